@@ -23,27 +23,7 @@ from matador.errors import (
     assert_event,
 )
 from matador.events.app import Matador, SyncMatador
-from matador.events.checkpoints import (
-    CheckpointStore,
-    MemoryCheckpointStore,
-    NoCheckpointStore,
-)
-from matador.events.context import Context, SyncContext
-from matador.events.hooks import (
-    CheckpointEvent,
-    ConnectionChange,
-    DecodeFailure,
-    EnqueueError,
-    EnqueueSuccess,
-    EnqueueWarning,
-    Hooks,
-    Processing,
-    TransportFallback,
-    WorkerError,
-    WorkerSuccess,
-)
-from matador.events.redis_checkpoints import RedisCheckpointStore
-from matador.events.sqlite_checkpoints import SqliteCheckpointStore
+from matador.events.context import SyncContext
 from matador.model.capabilities import Capabilities
 from matador.model.envelope import Docket, Envelope
 from matador.model.event import EventType, event
@@ -57,7 +37,7 @@ from matador.model.topology import (
     Topology,
     WorkQueue,
 )
-from matador.policy.dedup import Deduplication, DuplicateStore
+from matador.policy.dedup import Deduplication, DuplicateStore, KeyedMessage
 from matador.policy.retry import (
     Discard,
     RetryContext,
@@ -66,11 +46,24 @@ from matador.policy.retry import (
     SendToDeadLetters,
     StandardRetryPolicy,
 )
+from matador.runtime.checkpoints import (
+    CheckpointStore,
+    MemoryCheckpointStore,
+    NoCheckpointStore,
+)
+from matador.runtime.context import Context
 from matador.runtime.dedup import Deduplicator, Handled, MemoryDuplicateStore
-from matador.runtime.lifecycle import Shutdown
+from matador.runtime.facts import Attempt, NotSent, Received, Sent
+from matador.runtime.health import Health
+from matador.runtime.hooks import CheckpointEvent, ConnectionChange, Hooks, TransportFallback
+from matador.runtime.metrics import Metrics
+from matador.runtime.redis_checkpoints import RedisCheckpointStore
 from matador.runtime.redis_dedup import RedisDuplicateStore
+from matador.runtime.service import Shutdown
+from matador.runtime.sqlite_checkpoints import SqliteCheckpointStore
 
 __all__ = [
+    "Attempt",
     "Capabilities",
     "CheckpointEvent",
     "CheckpointStore",
@@ -79,7 +72,6 @@ __all__ = [
     "Context",
     "DeadLetterQueue",
     "DeadLetters",
-    "DecodeFailure",
     "Deduplication",
     "Deduplicator",
     "Discard",
@@ -87,23 +79,24 @@ __all__ = [
     "Docket",
     "DontRetry",
     "DuplicateStore",
-    "EnqueueError",
-    "EnqueueSuccess",
-    "EnqueueWarning",
     "Envelope",
     "EventAssertionError",
     "EventType",
     "Handled",
     "HeaderCodec",
+    "Health",
     "Hooks",
     "JsonCodec",
+    "KeyedMessage",
     "Matador",
     "MatadorError",
     "MemoryCheckpointStore",
     "MemoryDuplicateStore",
     "MessagePackCodec",
+    "Metrics",
     "NoCheckpointStore",
-    "Processing",
+    "NotSent",
+    "Received",
     "RedisCheckpointStore",
     "RedisDuplicateStore",
     "RetryContext",
@@ -114,6 +107,7 @@ __all__ = [
     "SendOptions",
     "SendResult",
     "SendToDeadLetters",
+    "Sent",
     "Shutdown",
     "SqliteCheckpointStore",
     "StandardRetryPolicy",
@@ -124,8 +118,6 @@ __all__ = [
     "Topology",
     "TransportFallback",
     "WorkQueue",
-    "WorkerError",
-    "WorkerSuccess",
     "assert_event",
     "event",
     "subscriber",

@@ -11,7 +11,7 @@ do. The classes stand in the order of this tree::
     │   └── TimeoutError                    the operation timed out (also a built-in TimeoutError)
     ├── TransportError
     │   ├── NotConnectedError               there is no connection to the broker
-    │   ├── TransportClosedError            the transport has been closed
+    │   │   └── TransportClosedError        the transport has been disconnected
     │   ├── ConnectionFailedError           the broker is unreachable or refused the connection
     │   ├── SendFailedError                 some messages of an event were not stored
     │   │   ├── SendRefusedError            the broker refused the message: it is not stored
@@ -19,6 +19,7 @@ do. The classes stand in the order of this tree::
     │   │       └── SendTimeoutError        no confirmation in time: it may be stored
     │   ├── PublishError                    some messages were not published
     │   ├── AllTransportsFailedError        the transport and all its fallbacks failed
+    │   ├── NotConsumedHereError            nothing in this process consumes the queue
     │   ├── UnsupportedError                the transport lacks a capability
     │   │   └── DelaysNotSupportedError     the transport cannot delay messages
     │   ├── QueueNotFoundError              the queue does not exist
@@ -54,6 +55,7 @@ do. The classes stand in the order of this tree::
     ├── SparkPreparationError               the files for a faster Spark start cannot be created
     ├── MaybePoisonedError                  the message was delivered too often
     ├── NonIdempotentCannotRetryError       redelivered, but not safe to run again
+    ├── StoreUnavailableError               a store of steps or duplicates cannot be used for now
     ├── CheckpointError
     │   ├── DuplicateStepKeyError           two steps of one run have the same key
     │   └── CheckpointStoreError            the checkpoint store failed
@@ -69,6 +71,7 @@ do. The classes stand in the order of this tree::
     │   ├── JobsUnsupportedError            the provider cannot do that
     │   ├── JobProviderError                the provider failed; the cause says why
     │   ├── JobFailedError                  the job whose result was awaited has failed
+    │   │   └── JobCanceledError            it was canceled
     │   ├── JobTimeoutError                 a job, or its result, took too long
     │   └── PermanentJobError               raised by a handler: do not retry
     ├── RpcError
@@ -85,6 +88,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, ClassVar
 
 _LONGEST = 300
@@ -125,7 +129,7 @@ class MatadorError(Exception):
         # errors here take other arguments.
         return _rebuild, (type(self), self.args), self.__dict__ or None
 
-    def as_dict(self) -> Mapping[str, Any]:
+    def as_dict(self) -> Mapping[str, object]:
         """The error as plain data, for logs and for JSON.
 
         Example:
@@ -165,8 +169,11 @@ class WrongLoopError(LifecycleError):
 class TimeoutError(LifecycleError, builtins.TimeoutError):
     """The operation took longer than its time limit. Raise the limit, or find out what is slow.
 
-    The built-in ``except TimeoutError`` catches it too.
+    The built-in ``except TimeoutError`` catches it too. ``interrupted`` is True if it ended the
+    handler of a message, which may have done half of its work.
     """
+
+    interrupted: bool = False
 
 
 # -- transports -----------------------------------------------------------------------------------
@@ -181,8 +188,9 @@ class NotConnectedError(TransportError):
     unreachable: check that the broker is up and that the URL is right."""
 
 
-class TransportClosedError(TransportError):
-    """The transport has been closed. Start the application again to use it."""
+class TransportClosedError(NotConnectedError):
+    """The transport has been disconnected, by ``disconnect`` or by the shutdown of its application.
+    Connect it, or start the application, to use it again."""
 
 
 class ConnectionFailedError(TransportError):
@@ -277,6 +285,12 @@ class AllTransportsFailedError(TransportError):
         listed = "; ".join(f"{name}: {error}" for name, error in errors)
         super().__init__(f"all transports failed: {listed}")
         self.errors = tuple(errors)
+
+
+class NotConsumedHereError(TransportError):
+    """Nothing in this process consumes the queue, so an in-process transport would keep the message
+    until the process ends, and then lose it. Send again when the broker is back, or fall back to a
+    transport that other processes can reach."""
 
 
 def may_be_stored(error: BaseException | None) -> bool:
@@ -498,6 +512,12 @@ class NonIdempotentCannotRetryError(MatadorError):
 # -- checkpoints ----------------------------------------------------------------------------------
 
 
+class StoreUnavailableError(MatadorError):
+    """A store that messages depend on (steps, duplicates) cannot be used for now. The message goes
+    back to its queue; no attempt is counted. Check that the store is reachable.
+    """
+
+
 class CheckpointError(MatadorError):
     """The steps of a resumable subscriber could not be stored or read."""
 
@@ -524,21 +544,28 @@ class UnreadableStepValueError(CheckpointStoreError):
 
 
 class DoRetry(MatadorError):
-    """The subscriber asked for a retry, regardless of its idempotency.
+    """The handler asked for a retry, regardless of its idempotency.
 
-    Raise it in a callback to retry the message.
+    Raise it in a handler to retry the message, after ``delay`` seconds if given, up to the maximum
+    number of attempts.
 
     Example:
-        >>> raise DoRetry("the gateway is down for a minute")
+        >>> raise DoRetry("the gateway is down for a minute", delay=60)
         Traceback (most recent call last):
         matador.errors.DoRetry: the gateway is down for a minute
     """
 
+    def __init__(
+        self, message: str | None = None, *, delay: float | timedelta | None = None
+    ) -> None:
+        super().__init__(message)
+        self.delay = delay.total_seconds() if isinstance(delay, timedelta) else delay
+
 
 class DontRetry(MatadorError):
-    """The subscriber reported that a retry would not help.
+    """The handler reported that a retry would not help.
 
-    Raise it in a callback to move the message to the dead letters at once.
+    Raise it in a handler to move the message to the dead letters at once.
 
     Example:
         >>> raise DontRetry("the card was declined")
@@ -602,8 +629,13 @@ class JobError(MatadorError):
         self.queue = queue
         self.job_id = job_id
 
-    def as_dict(self) -> Mapping[str, Any]:
-        """The error as plain data, for logs and for JSON."""
+    def as_dict(self) -> Mapping[str, object]:
+        """The error as plain data, for logs and for JSON.
+
+        Example:
+            >>> error.as_dict()["code"], error.as_dict()["job_id"]
+            ('DUPLICATE', 'welcome-17')
+        """
         fields = {"type": self.type, "code": self.code, "retryable": self.retryable}
         return {**super().as_dict(), **fields, "queue": self.queue, "job_id": self.job_id}
 
@@ -702,6 +734,13 @@ class JobFailedError(JobError):
     code = "FAILED"
 
 
+class JobCanceledError(JobFailedError, DontRetry):
+    """The job was canceled, by ``handle.cancel()`` or ``queue.cancel(job_id)``."""
+
+    description = "Somebody canceled the job. `queue.retry(job_id)` runs one that had begun again."
+    code = "CANCELED"
+
+
 class JobTimeoutError(JobError, TimeoutError):
     """A handler ran for too long, or a result did not come in time."""
 
@@ -710,7 +749,7 @@ class JobTimeoutError(JobError, TimeoutError):
     retryable = True
 
 
-class PermanentJobError(JobError):
+class PermanentJobError(JobError, DontRetry):
     """Raised by a handler: the job fails now, however many attempts are left."""
 
     description = "Raise it with a message that says why another attempt is pointless."
@@ -739,8 +778,13 @@ class RemoteError(RpcError):
         self.remote_message = message
         self.details = details
 
-    def as_dict(self) -> Mapping[str, Any]:
-        """The error as plain data, for logs and for JSON."""
+    def as_dict(self) -> Mapping[str, object]:
+        """The error as plain data, for logs and for JSON.
+
+        Example:
+            >>> RemoteError("NO_MONEY", "the card was declined").as_dict()["code"]
+            'NO_MONEY'
+        """
         return {**super().as_dict(), "code": self.code, "details": self.details}
 
 
@@ -779,8 +823,13 @@ class QueueError(MatadorError):
         self.queue = queue
         self.message_id = message_id
 
-    def as_dict(self) -> Mapping[str, Any]:
-        """The error as plain data, for logs and for JSON."""
+    def as_dict(self) -> Mapping[str, object]:
+        """The error as plain data, for logs and for JSON.
+
+        Example:
+            >>> error.as_dict()["operation"], error.as_dict()["queue"]
+            ('send', 'orders.created')
+        """
         return {
             **super().as_dict(),
             "queue_type": self.queue_type,

@@ -1,4 +1,4 @@
-"""Finds an application, or another object, by ``module:attribute`` or ``file.py[:attribute]``.
+"""Finds applications and other objects by ``module:attribute`` or ``file.py[:attribute]``.
 
 Used by the command line and by the workers of a cluster.
 """
@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 import traceback
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import matador
-from matador.errors import ApplicationImportError, ConfigurationError
+from matador.errors import ApplicationImportError, ConfigurationError, MissingExtraError
 from matador.events.app import Matador
 from matador.model.options import suggestion
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OURS = str(Path(matador.__file__).parent)
+_PYTHON = sysconfig.get_path("stdlib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,32 @@ def load_object(
     where, attribute = split_reference(reference, attribute)
     module = _import_file(where) if is_file(where) else _import_module(where)
     return _find(module, where, attribute, kind, noun), module
+
+
+def load_objects(
+    reference: str, kinds: tuple[type[T], ...], noun: str
+) -> tuple[dict[str, T], ModuleType, bool]:
+    """The objects of a reference by their names, its module, and whether they were named.
+
+    ``file.py`` means all public objects of these kinds in the file, ``file.py:a,b`` those two. A
+    file without any may have a function ``app`` that makes one.
+
+    Raises:
+        ConfigurationError: there is no such file, module or attribute, or it is of another kind.
+        ApplicationImportError: the module raised an error while it was imported.
+    """
+    where, attributes = split_reference(reference, "")
+    module = _import_file(where) if is_file(where) else _import_module(where)
+    names = [one.strip() for one in attributes.split(",") if one.strip()]
+    if not names:
+        found: dict[int, tuple[str, T]] = {}
+        for name, value in vars(module).items():
+            if isinstance(value, kinds) and not name.startswith("_"):
+                found.setdefault(id(value), (name, value))
+        if found:
+            return dict(found.values()), module, False
+        names = ["app"]
+    return {one: _find(module, where, one, kinds, noun) for one in names}, module, bool(attributes)
 
 
 def split_reference(reference: str, default: str = "app") -> tuple[str, str]:
@@ -163,6 +191,8 @@ def _import_errors(where: str) -> Generator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
+        if isinstance(error, MissingExtraError):  # it says what to do, wherever it was raised
+            raise
         said = str(error).strip() or "no message"
         raise ApplicationImportError(
             f"importing {where} failed at {_place(error)}: {type(error).__name__}: {said}"
@@ -170,13 +200,23 @@ def _import_errors(where: str) -> Generator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """The user's line that failed: the last one outside Matador and the import system."""
+    """The user's line that failed: the last one in a file that is neither Matador's nor Python's.
+
+    Packages that are installed count only if no line of the user's does.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        if not (frame.filename.startswith(_OURS) or frame.filename.startswith("<frozen")):
-            return f"{_short(frame.filename)}:{frame.lineno}"
+    frames = [
+        frame
+        for frame in reversed(traceback.extract_tb(error.__traceback__))
+        if not frame.filename.startswith((_OURS, "<"))
+    ]
+    for installed in (False, True):
+        for frame in frames:
+            parts = Path(frame.filename).parts
+            packaged = "site-packages" in parts or "dist-packages" in parts
+            if packaged == installed and (packaged or not frame.filename.startswith(_PYTHON)):
+                return f"{_short(frame.filename)}:{frame.lineno}"
     return "its first line"
 
 
@@ -185,7 +225,13 @@ def _short(filename: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
 
 
-def _find(module: ModuleType, where: str, attribute: str, kind: type[T], noun: str) -> T:
+def _find(
+    module: ModuleType,
+    where: str,
+    attribute: str,
+    kind: type[T] | tuple[type[T], ...],
+    noun: str,
+) -> T:
     found: Any = module
     for step in attribute.split("."):
         if not hasattr(found, step):
@@ -201,8 +247,9 @@ def _find(module: ModuleType, where: str, attribute: str, kind: type[T], noun: s
     if not isinstance(found, kind) and inspect.isroutine(found):
         found = _call(found, where, attribute)
     if not isinstance(found, kind):
+        article = "an" if noun[0] in "aeiou" else "a"
         raise ConfigurationError(
-            f"{where}:{attribute} is of type {type(found).__name__}, not a {noun}"
+            f"{where}:{attribute} is of type {type(found).__name__}, not {article} {noun}"
         )
     return found
 

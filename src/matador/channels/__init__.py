@@ -11,8 +11,8 @@ Example:
 
 from __future__ import annotations
 
-from matador.channels.declare import ChannelMetadata, ConsumeMetadata, channel, consume
-from matador.channels.service import QueueService, ServiceHealth, ServiceMetrics
+from matador.channels.declare import Consumer, channel, consume
+from matador.channels.service import QueueService, SyncQueueService
 from matador.channels.settings import (
     DeadLetterQueueSettings,
     QueueSettings,
@@ -23,19 +23,21 @@ from matador.channels.settings import (
 )
 from matador.errors import ConfigurationError, QueueError
 from matador.model.envelope import Envelope
+from matador.policy.ack import AckStrategy, DeadLetterOptions
 from matador.policy.circuit import CircuitBreaker
+from matador.policy.dedup import Deduplication
 from matador.policy.recovery import Recovery
 from matador.policy.validation import Validation
-from matador.pubsub import MessageContext
-from matador.runtime.dedup import Deduplicator
+from matador.runtime.messages import MessageContext
 
 __all__ = [
-    "ChannelMetadata",
+    "AckStrategy",
     "CircuitBreaker",
     "ConfigurationError",
-    "ConsumeMetadata",
+    "Consumer",
+    "DeadLetterOptions",
     "DeadLetterQueueSettings",
-    "Deduplicator",
+    "Deduplication",
     "Envelope",
     "MessageContext",
     "QueueError",
@@ -44,10 +46,9 @@ __all__ = [
     "Recovery",
     "RedisModeWarning",
     "RetrySettings",
-    "ServiceHealth",
-    "ServiceMetrics",
     "Settings",
     "ShutdownSettings",
+    "SyncQueueService",
     "Validation",
     "channel",
     "consume",

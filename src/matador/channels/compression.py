@@ -4,61 +4,39 @@ from __future__ import annotations
 
 import zlib
 
-import msgspec
-
-from matador.model.message import Delivery, Headers, Message
-
-ENCODING = "content-encoding"
-"""The header of a compressed message; its value is ``gzip``."""
+from matador.model.message import Delivery
+from matador.runtime.messages import ENCODING
 
 _GZIP = 16 + zlib.MAX_WBITS
 _LEVEL = 6
 
 
-def compressed(body: bytes, headers: Headers) -> tuple[bytes, Headers]:
-    """The body as gzip, and the headers that say so."""
+def compressed(body: bytes) -> bytes:
+    """The body as gzip."""
     made = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
-    return made.compress(body) + made.flush(), {**headers, ENCODING: "gzip"}
+    return made.compress(body) + made.flush()
 
 
-def plain_body(message: Message) -> bytes:
-    """The body of a message of ours before it was compressed."""
-    if ENCODING not in message.headers:
-        return message.body
-    return zlib.decompress(message.body, _GZIP)
-
-
-def plain_headers(headers: Headers) -> Headers:
-    """The headers of a message that is not compressed."""
-    if ENCODING not in headers:
-        return headers
-    return {name: value for name, value in headers.items() if name != ENCODING}
-
-
-def decompressed(delivery: Delivery, limit: int) -> Delivery:
-    """The delivery with its plain body. One that cannot be read has a ``problem``.
+def decompressed(delivery: Delivery, limit: int) -> tuple[bytes, str | None]:
+    """The body of a message, and why it cannot be read; then the body is as it arrived.
 
     A body of more than ``limit`` bytes is not unpacked any further: a few kilobytes can hold
     gigabytes.
     """
-    encoding = delivery.headers.get(ENCODING)
+    packed, encoding = delivery.body, delivery.headers.get(ENCODING)
     if encoding is None or delivery.problem is not None:
-        return delivery
-    problem = None
+        return packed, delivery.problem
     if encoding != "gzip":
-        problem = f"unknown content encoding {str(encoding)[:40]!r}, only gzip is known"
-    else:
-        try:
-            unpacker = zlib.decompressobj(_GZIP)
-            body = unpacker.decompress(delivery.body, limit + 1)
-            if len(body) > limit:
-                problem = f"more than {limit} bytes when decompressed"
-            elif not unpacker.eof:
-                problem = "the compressed data ends too soon"
-            elif unpacker.unused_data:  # read without it, it would be lost unnoticed
-                problem = "something follows the compressed data"
-            else:
-                return msgspec.structs.replace(delivery, body=body)
-        except zlib.error as error:
-            problem = f"it cannot be decompressed: {error}"
-    return msgspec.structs.replace(delivery, problem=problem)
+        return packed, f"unknown content encoding {str(encoding)[:40]!r}, only gzip is known"
+    try:
+        unpacker = zlib.decompressobj(_GZIP)
+        body = unpacker.decompress(packed, limit + 1)
+    except zlib.error as error:
+        return packed, f"it cannot be decompressed: {error}"
+    if len(body) > limit:
+        return packed, f"more than {limit} bytes when decompressed"
+    if not unpacker.eof:
+        return packed, "the compressed data ends too soon"
+    if unpacker.unused_data:  # read without it, it would be lost unnoticed
+        return packed, "something follows the compressed data"
+    return body, None

@@ -1,4 +1,4 @@
-"""``@channel`` and ``@consume``: consumers declared as methods of a class.
+"""``@channel`` and ``@consume``: consumers declared as methods of a class, or as functions.
 
 The decorators only write down what was declared. ``QueueService`` reads it.
 """
@@ -8,12 +8,17 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar, cast
+from dataclasses import dataclass, field, replace
+from typing import TypeVar, Unpack, cast, get_args
 
 from matador.errors import ConfigurationError
-from matador.model.options import Seconds, optional_seconds, whole_number
-from matador.model.subscriber import place_of
+from matador.model.options import one_of, optional_seconds, whole_number
+from matador.model.signature import place_of
+from matador.model.subscriber import Idempotency
+from matador.model.topology import WorkQueue
+from matador.policy.ack import DeadLetterOptions
+from matador.runtime.message_service import HandlerOptions, work_queue
+from matador.runtime.service import check_options
 
 C = TypeVar("C", bound=type[object])
 F = TypeVar("F", bound=Callable[..., object])
@@ -25,40 +30,37 @@ _MOST_AT_ONCE = 65_535  # the most that RabbitMQ takes; each has a task that wai
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelMetadata:
-    """What ``@channel`` has declared: the name of the channel, and its class."""
-
-    name: str
-    cls: type[object]
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeMetadata:
-    """What ``@consume`` has declared.
+class Consumer:
+    """A consumer as ``@consume`` declares it. Its service adds the channel and the bound method.
 
     Attributes:
         name: the name of the messages.
-        prefetch: how many are handled at once; None: as the settings say.
-        timeout: seconds that the consumer may take; None: any time.
+        concurrency: how many are handled at once; None: as the service says.
+        options: see ``HandlerOptions``.
+        channel: the name of the channel.
+        method: the function, or the method bound to its object.
+        batch_size: how many it takes at most in a list; None: as the service says.
+        dead_letters: what becomes of messages that failed for good; None: as the service says.
+        work: the options of its queues.
+
+    Example:
+        >>> Consumer("created", channel="orders").queue
+        'orders.created'
     """
 
     name: str
-    prefetch: int | None = None
-    timeout: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """A consumer of a service: a bound method, and what it was declared with."""
-
-    channel: str
-    consumes: ConsumeMetadata
-    method: Callable[..., object]
+    concurrency: int | None = None
+    options: HandlerOptions = field(default_factory=HandlerOptions)
+    channel: str = ""
+    method: Callable[..., object] = lambda: None
+    batch_size: int | None = None
+    dead_letters: DeadLetterOptions | None = None
+    work: WorkQueue | None = None
 
     @property
     def queue(self) -> str:
         """The queue of messages that are sent to one consumer."""
-        return queue_name(self.channel, self.consumes.name)
+        return queue_name(self.channel, self.name)
 
 
 def queue_name(channel: str, name: str) -> str:
@@ -88,28 +90,52 @@ def channel(name: str) -> Callable[[C], C]:
     def declare(cls: C) -> C:
         if not isinstance(cls, type):  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(f"@channel({name!r}) must be on a class, got {cls!r}")
+        for _, consumers in _declared(cls):
+            for one in consumers:
+                if one.channel not in ("", checked):
+                    raise ConfigurationError(
+                        f"channel {name!r}: {cls.__name__} has a consumer of channel "
+                        f"{one.channel!r}; leave out channel= on its methods{place_of(cls)}"
+                    )
         if not _declared(cls):
             raise ConfigurationError(
                 f"channel {name!r}: {cls.__name__} has no method with @consume{place_of(cls)}"
             )
-        setattr(cls, _CHANNEL, ChannelMetadata(checked, cls))
+        setattr(cls, _CHANNEL, checked)
         return cls
 
     return declare
 
 
 def consume(
-    name: str, *, prefetch: int | None = None, timeout: Seconds | None = None
+    name: str,
+    *,
+    channel: str | None = None,
+    concurrency: int | None = None,
+    batch_size: int | None = None,
+    dead_letters: DeadLetterOptions | bool | None = None,
+    queue: WorkQueue | None = None,
+    **options: Unpack[HandlerOptions],
 ) -> Callable[[F], F]:
-    """Declare a method of a channel as the consumer of messages with that name.
+    """Declare a method of a channel, or a function, as the consumer of messages with that name.
 
     Parameters are filled by their types: ``MessageContext``, ``Envelope[...]``, ``Transport`` (the
     connection) and ``QueueService``. The one that is left takes the data of the message.
 
+    A parameter of the type ``list[OrderCreated]`` or ``list[Envelope[OrderCreated]]`` takes a
+    batch: the data of all messages that have arrived, up to ``batch_size``. If the consumer raises
+    an error, each of them has failed, and is retried in a list of its own. A message whose data is
+    itself a list is taken with another annotation, such as ``Sequence[int]``.
+
     Args:
         name: the name of the messages.
-        prefetch: how many are handled at once; None: as the settings say.
-        timeout: seconds that the consumer may take; None: any time.
+        channel: the name of the channel, for a function. That of a method is the one of its class.
+        concurrency: how many messages, or batches, are handled at once; None: as the service says.
+        batch_size: how many messages a batch has at most; None: ``batch_size`` of the settings.
+        dead_letters: whether and how messages that failed for good are kept; None: as the settings
+            say.
+        queue: a ``WorkQueue`` of the same name with options of the queue, such as ``max_length``.
+        **options: see ``HandlerOptions``.
 
     Raises:
         ConfigurationError: the name or an option is invalid.
@@ -117,27 +143,49 @@ def consume(
     Example:
         >>> @channel("orders")
         ... class Orders:
-        ...     @consume("created", prefetch=10, timeout=5)
+        ...     @consume("created", concurrency=10, timeout=5)
         ...     async def created(self, order: OrderCreated, ctx: MessageContext) -> None: ...
+        >>> @consume("created", channel="orders", batch_size=500)
+        ... async def store(orders: list[OrderCreated]) -> None: ...
     """
     where = f"consume({name!r})"
-    declared = ConsumeMetadata(
+    check_options(options, HandlerOptions, where)
+    optional_seconds(options.get("timeout"), f"{where}: timeout", minimum=0.001)
+    one_of(options.get("idempotent", "yes"), f"{where}: idempotent", get_args(Idempotency))
+    if queue is not None:
+        queue = work_queue(queue, where, concurrency=concurrency)
+        concurrency = queue.concurrency
+        if queue.name != name:
+            raise ConfigurationError(
+                f"{where}: queue has the options of the consumer's queue; write "
+                f"queue=WorkQueue({name!r}, …), got the name {queue.name!r}"
+            )
+    if concurrency is not None:
+        check_concurrency(concurrency, f"{where}: concurrency")
+    if batch_size is not None:
+        check_concurrency(batch_size, f"{where}: batch_size")
+    declared = Consumer(
         check_name(name, "consume"),
-        None if prefetch is None else check_prefetch(prefetch, f"{where}: prefetch"),
-        optional_seconds(timeout, f"{where}: timeout", minimum=0.001),
+        concurrency,
+        options,
+        "" if channel is None else check_name(channel, f"{where}: channel"),
+        batch_size=batch_size,
+        dead_letters=None if dead_letters is None else DeadLetterOptions.of(dead_letters),
+        work=queue,
     )
 
     def declare(method: F) -> F:
         if not callable(method):
-            raise ConfigurationError(f"@consume({name!r}) must be on a method, got {method!r}")
-        earlier: Sequence[ConsumeMetadata] = getattr(method, _CONSUMES, ())
-        setattr(method, _CONSUMES, (*earlier, declared))
+            raise ConfigurationError(
+                f"@consume({name!r}) must be on a method or a function, got {method!r}"
+            )
+        setattr(method, _CONSUMES, (*getattr(method, _CONSUMES, ()), declared))
         return method
 
     return declare
 
 
-def check_prefetch(value: int, what: str) -> int:
+def check_concurrency(value: int, what: str) -> int:
     """A valid number of messages that are handled at once.
 
     Raises:
@@ -165,12 +213,16 @@ def check_name(name: object, what: str) -> str:
 def consumers_of(given: object) -> list[Consumer]:
     """The consumers of a channel: a class, which is made without arguments, or an object.
 
+    Of a function, those that it declares itself.
+
     Raises:
         ConfigurationError: it is no channel, or cannot be made.
     """
+    if inspect.isroutine(given):
+        return _consumers_of_function(given)
     cls = cast("type[object]", given) if isinstance(given, type) else type(given)
-    declared: ChannelMetadata | None = getattr(cls, _CHANNEL, None)
-    if declared is None:
+    name: str | None = getattr(cls, _CHANNEL, None)
+    if name is None:
         raise ConfigurationError(f"{cls.__name__} is no channel: decorate it with @channel(…)")
     made = given
     if isinstance(given, type):
@@ -178,20 +230,32 @@ def consumers_of(given: object) -> list[Consumer]:
             made = cls()
         except TypeError as error:
             raise ConfigurationError(
-                f"channel {declared.name!r}: {cls.__name__} cannot be made without arguments "
-                f"({error}); pass an object instead of the class"
+                f"channel {name!r}: {cls.__name__} cannot be made without arguments ({error}); "
+                f"pass an object instead of the class"
             ) from error
-    found: list[Consumer] = []
-    for attribute, consumes in _declared(cls):
-        method = getattr(made, attribute)
-        found += [Consumer(declared.name, one, method) for one in consumes]
-    return found
+    return [
+        replace(one, channel=name, method=getattr(made, attribute))
+        for attribute, consumers in _declared(cls)
+        for one in consumers
+    ]
 
 
-def _declared(cls: type[object]) -> list[tuple[str, Sequence[ConsumeMetadata]]]:
-    found: list[tuple[str, Sequence[ConsumeMetadata]]] = []
-    for attribute, member in inspect.getmembers(cls):
-        consumes: Sequence[ConsumeMetadata] = getattr(member, _CONSUMES, ())
-        if consumes:
-            found.append((attribute, consumes))
-    return found
+def _consumers_of_function(function: Callable[..., object]) -> list[Consumer]:
+    name = getattr(function, "__qualname__", repr(function))
+    declared: Sequence[Consumer] = getattr(function, _CONSUMES, ())
+    if not declared:
+        raise ConfigurationError(
+            f"{name} consumes nothing: decorate it with @consume(…, channel=…){place_of(function)}"
+        )
+    for one in declared:
+        if not one.channel:
+            raise ConfigurationError(
+                f"{name} is a function, so it must say its channel: write "
+                f"@consume({one.name!r}, channel=…){place_of(function)}"
+            )
+    return [replace(one, method=function) for one in declared]
+
+
+def _declared(cls: type[object]) -> list[tuple[str, Sequence[Consumer]]]:
+    members = inspect.getmembers(cls)
+    return [(name, getattr(one, _CONSUMES)) for name, one in members if hasattr(one, _CONSUMES)]

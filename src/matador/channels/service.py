@@ -5,124 +5,78 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, TypeAlias, TypeVar
+from typing import Any, Self, Unpack, cast
 
-from matador.channels.compression import compressed, plain_body, plain_headers
-from matador.channels.declare import Consumer, check_name, consumers_of, queue_name
-from matador.channels.handler import ChannelHandler, read_consumer
+from msgspec import structs
+
+from matador.channels.compression import compressed, decompressed
+from matador.channels.declare import (
+    Consumer,
+    check_concurrency,
+    check_name,
+    consumers_of,
+    queue_name,
+)
 from matador.channels.settings import Settings
+from matador.channels.way import ChannelRoute, ChannelWay, read_consumer
 from matador.codec.data import encode_data
 from matador.errors import (
     ConfigurationError,
     InvalidMessageError,
+    LifecycleError,
     MatadorError,
     NotConnectedError,
-    NotStartedError,
     QueueError,
     QueueNotFoundError,
-    ShuttingDownError,
-    TransportClosedError,
     UnsupportedError,
 )
-from matador.messages.connection import Connection
-from matador.messages.counters import MessageCounters
-from matador.messages.functions import MessageFunction
-from matador.messages.handler import HandlingOptions
-from matador.messages.metadata import metadata_headers
-from matador.messages.outbox import Outbox
-from matador.messages.recording import recording_of, traced_send
-from matador.model.message import (
-    ConnectionState,
-    ConnectionStatus,
-    Message,
-    Properties,
-    Receipt,
-)
-from matador.model.options import Seconds, optional_seconds
-from matador.model.text import SHORT_TEXT, error_text
-from matador.model.topology import (
-    Binding,
-    DeadLetterQueue,
-    DeadLetters,
-    Exchange,
-    Topology,
-    WorkQueue,
-)
-from matador.policy.ack import AckStrategy
-from matador.policy.circuit import CircuitBreaker, CircuitState
+from matador.model.arguments import check_arguments
+from matador.model.message import Delivery, Message, Properties, Receipt
+from matador.model.options import Seconds, optional_seconds, optional_whole_number, suggestion
+from matador.model.topology import Binding, DeadLetters, Exchange, Topology, WorkQueue
+from matador.policy.ack import AckStrategy, DeadLetterOptions
+from matador.policy.circuit import CircuitBreaker
 from matador.policy.recovery import Recovery
-from matador.policy.validation import Validation
-from matador.runtime.deadline import GRACE, Deadline
-from matador.runtime.dedup import Deduplicator
-from matador.runtime.process import run as run_process
-from matador.runtime.recorder import Recorder
-from matador.runtime.settle import Handler
-from matador.runtime.worker import DeliveryWorker
+from matador.policy.retry import may_run_again
+from matador.runtime.blocking import Blocking, blocking
+from matador.runtime.functions import Fill, MessageFunction
+from matador.runtime.health import Health
+from matador.runtime.message_service import (
+    MessageReceiver,
+    ReceiverOptions,
+    check_ids,
+    metadata_headers,
+)
+from matador.runtime.messages import (
+    ENCODING,
+    MessageContext,
+    MessageReader,
+    MessageRoute,
+    MessageWork,
+    routing_key_of,
+)
+from matador.runtime.outbox import Parcel
 from matador.transports.base import Routing, Transport
-from matador.transports.clock import Clock, SystemClock
 from matador.transports.credentials import without_secrets
 
 log = logging.getLogger("matador.channels")
 
-T = TypeVar("T")
-
-ServiceEvent: TypeAlias = Literal["state", "shutdown"]
-"""``state``: the connection is in another state. ``shutdown``: the service has ended."""
-
 _UNUSED = 60.0  # seconds after which the queue of a service that died is deleted
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceHealth:
-    """How a service is doing.
-
-    Attributes:
-        status: ``healthy`` while it is connected and receives messages.
-        connection_state: the state of the connection.
-        last_message_at: when a message was last sent or received.
-        last_error: the text of the last error.
-        disconnected_since: since when there is no connection.
-        circuit: the state of the circuit breaker.
-    """
-
-    status: Literal["healthy", "unhealthy"]
-    connection_state: ConnectionStatus
-    last_message_at: datetime | None
-    last_error: str | None
-    disconnected_since: datetime | None
-    circuit: CircuitState | None
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceMetrics:
-    """Counts since the start of a service."""
-
-    messages_sent: int
-    messages_received: int
-    messages_failed: int
-    messages_retried: int
-    messages_dead_lettered: int
-    duplicates: int
-
-
-class QueueService:
+class QueueService(MessageReceiver):
     """Sends and publishes messages, and runs the consumers of channels, as its settings say.
 
     Args:
         settings: see ``Settings``.
-        channels: classes with ``@channel``, or objects of such classes. None: it only sends.
-        deduplicator: finds duplicates; None: there is no duplicate detection.
-        validation: what messages must be like.
+        channels: classes with ``@channel``, or objects of such classes. Without, it only sends.
+        concurrency: how many messages of each consumer are handled at once, unless ``@consume``
+            says so. None: ``prefetch`` of the settings.
         circuit_breaker: None: none.
-        recovery: the buffer for the time without a connection.
-        journal: records what is sent and handled, for the data pipeline:
-            ``matador.observe.Journal``. None: nothing is recorded.
         transport: a transport to use instead of the one in the settings.
+        **options: see ``ReceiverOptions``.
 
     Raises:
         ConfigurationError: a setting or a channel is wrong. Nothing was connected.
@@ -138,12 +92,10 @@ class QueueService:
         settings: Settings,
         *,
         channels: Sequence[object] = (),
-        deduplicator: Deduplicator | None = None,
-        validation: Validation | None = None,
+        concurrency: int | None = None,
         circuit_breaker: CircuitBreaker | None = CircuitBreaker(),  # noqa: B008 - frozen
-        recovery: Recovery | None = None,
-        journal: Recorder | None = None,
         transport: Transport | None = None,
+        **options: Unpack[ReceiverOptions],
     ) -> None:
         if not isinstance(settings, Settings):  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(
@@ -151,256 +103,283 @@ class QueueService:
                 f"make some with Settings(QueueSettings(type=…, url=…)) or Settings.load(FILE)"
             )
         self._settings = settings
-        self._consumers = self._read(channels)
-        self._dedup = deduplicator
-        self._validation = validation or Validation()
+        check_arguments("QueueService", circuit_breaker=circuit_breaker)
         self._breaker = circuit_breaker
-        self._recovery = recovery or Recovery()
-        given = settings.queue.address if transport is None else transport
-        self._connection = Connection(given, "QueueService", self._recovery)
-        self._clock: Clock = SystemClock()
-        self._recording = recording_of(journal, "message", "QueueService", self._clock, plain_body)
-        self._counters = MessageCounters()
-        self._listeners: dict[ServiceEvent, list[Callable[[object], object]]] = {}
-        self._disconnected_since: datetime | None = None
+        self._concurrency = settings.queue.prefetch
+        if concurrency is not None:
+            self._concurrency = check_concurrency(concurrency, "QueueService: concurrency")
+        given: ReceiverOptions = {
+            "ack": AckStrategy(
+                requeue=settings.retry.enabled,
+                max_retries=settings.retry.max_attempts,
+                retry_delay=settings.retry.delay,
+            ),
+            "recovery": Recovery(),
+            "shutdown": settings.shutdown.timeout,
+        }
+        super().__init__(
+            "QueueService",
+            settings.queue.address if transport is None else transport,
+            letters=DeadLetterOptions(settings.dead_letter_queue.enabled),
+            context=MessageContext,
+            **{**given, **options},
+        )
+        self._channels = tuple(channels)
+        self._routes = self._read(channels)
         self._ready: set[str] = set()
         self._broadcasts: dict[str, str] = {}
         self._remaking: dict[str, asyncio.Task[None]] = {}
-        self._outbox: Outbox | None = None
-        self._worker: DeliveryWorker | None = None
-        self._starting = asyncio.Lock()
-        self._stopping: asyncio.Task[None] | None = None
-        self._unobserve: Callable[[], None] = lambda: None
 
     @classmethod
     def from_config(
-        cls, path: str | Path | None = None, *, channels: Sequence[object] = ()
+        cls,
+        path: str | Path | None = None,
+        *,
+        channels: Sequence[object] = (),
+        concurrency: int | None = None,
+        **options: Unpack[ReceiverOptions],
     ) -> QueueService:
         """A service with the settings of a TOML file and of the environment; see ``Settings.load``.
 
+        Other arguments are those of ``QueueService``.
+
         Raises:
             ConfigurationError: a setting or a channel is wrong. Nothing was connected.
+
+        Example:
+            >>> service = QueueService.from_config("matador.toml", channels=[Orders])
         """
-        return cls(Settings.load(path), channels=channels)
+        settings = Settings.load(path)
+        return cls(settings, channels=channels, concurrency=concurrency, **options)
 
     def __repr__(self) -> str:
-        return f"QueueService({self._settings.queue.type!r}, consumers={len(self._consumers)})"
+        return f"QueueService({self._settings.queue.type!r}, consumers={len(self._routes)})"
+
+    _elsewhere = "use service.sync(), which any thread may call, or another one for this loop"
+
+    def another(self) -> Self:
+        other = super().another()
+        other._ready, other._broadcasts, other._remaking = set(), {}, {}
+        other._routes = other._read(self._channels)  # consumers may take the service
+        return other
+
+    def sync(self) -> SyncQueueService:
+        """The blocking form of the service, for code without an event loop. See ``Blocking``.
+
+        If it has channels, it consumes them, too.
+
+        Example:
+            >>> service.sync().send("orders", "created", OrderCreated("1"))
+        """
+        return self._blocking(SyncQueueService)
 
     @property
     def consumers(self) -> Mapping[str, tuple[Consumer, MessageFunction]]:
         """The consumers of its channels and how they are called, by queue."""
-        return dict(self._consumers)
+        return {queue: (route.consumer, route.function) for queue, route in self._routes.items()}
 
-    def _read(self, channels: Sequence[object]) -> dict[str, tuple[Consumer, MessageFunction]]:
-        found: dict[str, tuple[Consumer, MessageFunction]] = {}
+    @property
+    def topology(self) -> Topology | None:
+        """The queues of its consumers and the exchanges of their channels; None: it only sends.
+
+        The queue that each running service has for what is published is not part of it.
+        """
+        if not self._routes:
+            return None
+        channels = dict.fromkeys(route.consumer.channel for route in self._routes.values())
+        return Topology(
+            "channels",
+            queues=[
+                self._work_queue(queue).named(concurrency=route.concurrency)
+                for queue, route in self._routes.items()
+            ],
+            dead_letters=self._kept(),
+            exchanges=channels,
+        )
+
+    @property
+    def reader(self) -> MessageReader:
+        """Reads the messages that are stored in the queues of its consumers."""
+        limit = self._validation.max_size
+        return MessageReader(
+            self._validation,
+            name_of=routing_key_of,
+            routes_of=self._routes_of,
+            body_of=lambda delivery: decompressed(delivery, limit),
+        )
+
+    def _routes_of(self, delivery: Delivery, queue: str) -> Sequence[MessageRoute]:
+        found = self._routes.get(queue)
+        return () if found is None else (found,)
+
+    def _letter_arguments(self, work: MessageWork) -> MessageContext:
+        return MessageContext(work, None, "")
+
+    def _read(self, channels: Sequence[object]) -> dict[str, ChannelRoute]:
+        found: dict[str, ChannelRoute] = {}
+        also: dict[type[Any], Fill] = {
+            QueueService: lambda _: self,
+            cast("type[Any]", Transport): lambda _: self._broker.transport,
+        }
         for given in channels:
             for consumer in consumers_of(given):
                 if consumer.queue in found:
                     raise ConfigurationError(
-                        f"two consumers for {consumer.consumes.name!r} of channel "
-                        f"{consumer.channel!r}: a message is consumed by one method"
+                        f"two consumers for {consumer.name!r} of channel {consumer.channel!r}: "
+                        f"a message is consumed by one method"
                     )
-                found[consumer.queue] = consumer, read_consumer(consumer, QueueService)
+                found[consumer.queue] = self._route_to(consumer, read_consumer(consumer, also))
         return found
+
+    def _route_to(self, consumer: Consumer, function: MessageFunction) -> ChannelRoute:
+        options, work = consumer.options, consumer.work
+        if consumer.dead_letters is not None:
+            self._read_processor(consumer.dead_letters)  # a wrong function is an error at once
+        if work is not None and work.consumer_timeout is not None:
+            options = options.copy()
+            options.setdefault("timeout", work.consumer_timeout)
+        made = structs.asdict(self._route(function, options))
+        concurrency = consumer.concurrency or self._concurrency
+        if not function.batch:
+            return ChannelRoute(consumer=consumer, concurrency=concurrency, **made)
+        where = f"@consume({consumer.name!r}) of channel {consumer.channel!r}: a batch"
+        if self._manual:
+            raise ConfigurationError(f"{where} cannot be used with AckStrategy(mode='manual')")
+        size = consumer.batch_size or self._settings.queue.batch_size
+        check_concurrency(size * concurrency, f"{where}: batch_size times concurrency")
+        made |= {"is_async": True, "limit": made["timeout"], "timeout": None}
+        return ChannelRoute(consumer=consumer, concurrency=concurrency, batch_size=size, **made)
+
+    def _letters_of(self, queue: str) -> DeadLetterOptions:
+        route = self._routes.get(self._broadcasts.get(queue, queue))
+        return (route and route.consumer.dead_letters) or self._letters
+
+    def _processor_of(self, queue: str) -> MessageFunction | None:
+        if queue in self._broadcasts:
+            return None  # its dead letters are kept with those of its consumer
+        return self._read_processor(self._letters_of(queue))
+
+    def _work_queue(self, queue: str) -> WorkQueue:
+        """The queue of a consumer. One that is not declared here has no options."""
+        route = self._routes.get(queue)
+        work = (route and route.consumer.work) or WorkQueue(queue)
+        letters = self._kept(self._letters_of(queue))
+        return work.named(name=queue, dead_letters=letters)
 
     # -- life -------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.shutdown()
-
     async def start(self) -> None:
-        """Connect, create what is missing, and begin to consume. Idempotent.
+        """Connect, create what is missing, and begin to consume. A second call does nothing.
 
         Raises:
             QueueError: the broker cannot be reached, or refuses.
+
+        Example:
+            >>> await service.start()  # or: async with service
         """
-        async with self._starting:
-            if self._outbox is not None:
-                return
-            self._stopping = None
-            try:
-                self._unobserve = await self._connection.open(self)
-                transport = self._connection.transport
-                if self._recording is not None:
-                    self._recording.start(transport.name)
-                self._outbox = Outbox(
-                    transport,
-                    recovery=self._recovery,
-                    breaker=self._breaker,
-                    clock=self._clock,
-                    recording=self._recording,
-                )
-                if self._dedup is not None:
-                    await self._dedup.open()
-                if self._consumers:
-                    await self._consume(transport)
-            except MatadorError as error:
-                await self._end(0.0)
-                raise self._error("connect", error) from error
-            except BaseException:
-                await self._end(0.0)
-                raise
+        try:
+            await super().start()
+        except LifecycleError:
+            raise
+        except MatadorError as error:
+            raise self._error("connect", error) from error
 
-    async def _consume(self, transport: Transport) -> None:
-        settings, can = self._settings, transport.capabilities
-        queues = {
-            name: consumer.consumes.prefetch or settings.queue.prefetch
-            for name, (consumer, _) in self._consumers.items()
-        }
+    @property
+    def _consumes(self) -> bool:
+        return bool(self._routes)
+
+    async def _open(self, transport: Transport) -> None:
+        self._open_outbox(transport, recovery=self._recovery, breaker=self._breaker)
+        self._ready.clear()
+        if not self._routes:
+            return
+        self._at_end("delete its queues", self._delete_broadcasts)
+        self._at_end("stop making queues again", self._stop_remaking)
+        queues = {queue: route.slots for queue, route in self._routes.items()}
         for queue in queues:
-            await self._make_queue(queue)
-        if can.routing:
+            await self._make(queue)
+        if transport.capabilities.routing:
             queues |= await self._make_broadcasts()
-        keeps = settings.dead_letter_queue.enabled and can.dead_letters != "none"
-        worker = DeliveryWorker(
-            transport, clock=self._clock, on_settle_error=self._settlement_failed
-        )
-        handler = ChannelHandler(
-            worker,
-            HandlingOptions(
-                ack=AckStrategy(
-                    requeue=settings.retry.enabled,
-                    max_retries=settings.retry.max_attempts,
-                    retry_delay=settings.retry.delay if can.delays else None,
-                ),
-                dead_letters=keeps,
-                validation=self._validation,
+        await self._receive(
+            transport,
+            lambda options, worker: ChannelWay(
+                options, self._routes, self._broadcasts, self.send, worker.calls
             ),
-            counters=self._counters,
-            dedup=self._dedup,
-            clock=self._clock,
+            queues,
+            read_ahead=self._reads_ahead,
         )
-        handler.bind(self._consumers, self._broadcasts, transport, self)
-        self._worker = worker
-        recorded: Handler = handler
-        if self._recording is not None:
-            recorded = self._recording.handling(handler)
-        await worker.start(recorded, queues, read_ahead=lambda _: False)
 
-    async def _make_queue(self, queue: str) -> None:
-        """Create the queue of one consumer, once."""
-        if queue not in self._ready:
-            work = WorkQueue(queue, exact=True, create=True)
-            letters = DeadLetters(
-                unhandled=False,
-                undeliverable=False,
-                dlq=DeadLetterQueue(enabled=self._settings.dead_letter_queue.enabled),
-            )
-            topology = Topology("channels", queues=[work], dead_letters=letters)
-            await self._connection.apply(topology)
-            self._ready.add(queue)
+    def _reads_ahead(self, queue: str) -> bool:
+        """A batch has as many as arrive together anyway."""
+        route = self._routes[self._broadcasts.get(queue, queue)]
+        return route.batch_size is None and may_run_again(route.idempotent)
 
-    def _settlement_failed(self, receipt: Receipt, error: MatadorError) -> None:
+    async def _make(self, place: str) -> None:
+        """Create the queue of a consumer, or the exchange of a channel, once."""
+        if place in self._ready:
+            return
+        if "." in place:  # a queue: names of channels have no dots
+            topology = Topology("channels", queues=[self._work_queue(place)])
+        else:
+            topology = Topology("channels", queues=[], exchanges=[Exchange(place)])
+        await self._broker.apply(topology)
+        self._ready.add(place)
+
+    def _settlement_failed(self, receipt: Receipt, error: Exception) -> None:
         """Create a queue again whose dead letters somebody has deleted; it is settled then.
 
         Some transports do that by themselves, but not if they were told to delete it.
         """
-        queue = receipt.queue
-        if (
-            isinstance(error, QueueNotFoundError)
-            and queue in self._consumers
-            and queue not in self._remaking
-        ):
-            self._ready.discard(queue)
-            self._remaking[queue] = asyncio.create_task(self._make_again(queue))
+        super()._settlement_failed(receipt, error)
+        if isinstance(error, QueueNotFoundError):
+            queue = self._broadcasts.get(receipt.queue, receipt.queue)  # it has the dead letters
+            if queue in self._routes and queue not in self._remaking:
+                self._ready.discard(queue)
+                self._remaking[queue] = asyncio.create_task(self._make_again(queue))
 
     async def _make_again(self, queue: str) -> None:
         try:
-            await self._make_queue(queue)
+            await self._make(queue)
         except MatadorError as error:
             log.warning("%s: what was deleted could not be created again: %s", queue, error)
         finally:
             self._remaking.pop(queue, None)
 
     async def _make_broadcasts(self) -> dict[str, int]:
-        """Create a queue for each channel that gets what is published while this service lives."""
+        """Create queues for what is published while this service lives: one for each consumer,
+        so that none waits for another."""
         made: dict[str, int] = {}
-        channels: dict[str, list[Consumer]] = {}
-        for consumer, _ in self._consumers.values():
-            channels.setdefault(consumer.channel, []).append(consumer)
-        for channel, consumers in channels.items():
-            queue = f"{channel}.{self._clock.new_id()}"
+        nothing_kept = DeadLetters(unhandled=False, undeliverable=False)
+        for queue, route in self._routes.items():
+            consumer, name = route.consumer, f"{queue}.{self._clock.new_id()}"
+            work = self._work_queue(queue).named(
+                name=name, expires=_UNUSED, type=None, retention=None, dead_letters=nothing_kept
+            )
             topology = Topology(
                 "channels",
-                queues=[WorkQueue(queue, exact=True, create=True, expires=_UNUSED)],
-                dead_letters=DeadLetters(unhandled=False, undeliverable=False),
-                exchanges=[Exchange(channel)],
-                bindings=[Binding(channel, queue, one.consumes.name) for one in consumers],
+                queues=[work],
+                exchanges=[Exchange(consumer.channel)],
+                bindings=[Binding(consumer.channel, name, consumer.name)],
             )
-            await self._connection.apply(topology)
-            self._broadcasts[queue] = channel
-            made[queue] = self._settings.queue.prefetch
+            await self._broker.apply(topology)
+            self._broadcasts[name] = queue
+            made[name] = route.slots
         return made
 
-    async def shutdown(self, timeout: Seconds | None = None) -> None:
-        """Stop receiving, wait for running consumers and sends, disconnect. Idempotent.
-
-        ``timeout``: seconds to wait; None: as the settings say. What is not finished by then is
-        cancelled and given back.
-        """
-        limit = optional_seconds(timeout, "QueueService: timeout")
-        if self._outbox is None:
-            return
-        if self._stopping is None:
-            patience = self._settings.shutdown.timeout if limit is None else limit
-            self._stopping = asyncio.create_task(self._end(patience))
-        await asyncio.shield(self._stopping)
-
-    async def force_shutdown(self) -> None:
-        """Shut down now: running consumers are cancelled, and their messages given back."""
-        if self._worker is not None:
-            await self._worker.interrupt(GRACE)
-        await self.shutdown(0)
-
-    async def _end(self, limit: float) -> None:
-        """Each step has its time: a broker that does not answer must not hold up the process."""
-        worker, outbox = self._worker, self._outbox
-        deadline = Deadline(limit + GRACE, "QueueService")
-        try:
-            if worker is not None:
-                for what in await worker.end(limit, deadline):
-                    log.warning("shutdown was forced; abandoned: %s", what)
-            for task in self._remaking.values():
-                task.cancel()
-            self._remaking.clear()  # one that has not begun does not do it
-            if outbox is not None:
-                await outbox.close(deadline.left)
-            await deadline.do_last(self._delete_broadcasts(), "delete its queues")
-            if self._dedup is not None and outbox is not None:
-                await deadline.do_last(self._dedup.close(), "close the store of duplicates")
-            if self._recording is not None:
-                await self._recording.stop()
-        finally:
-            self._worker = self._outbox = None
-            self._ready.clear()
-            await self._connection.close(deadline)
-            self._unobserve()
-            self._disconnected_since = self._disconnected_since or self._clock.now()
-        if outbox is not None:
-            self._tell("shutdown", None)
+    async def _stop_remaking(self) -> None:
+        for task in self._remaking.values():
+            task.cancel()
+        self._remaking.clear()  # one that has not begun does not do it
 
     async def _delete_broadcasts(self) -> None:
         queues, self._broadcasts = self._broadcasts, {}
         for queue in queues:
-            transport = self._connection.transport
+            transport = self._broker.transport
             try:
                 if isinstance(transport, Routing):
                     await transport.delete_queue(queue)
             except MatadorError as error:  # it expires by itself
                 log.debug("the queue %s was not deleted: %s", queue, error)
-
-    def run(self) -> None:
-        """Consume until SIGTERM or SIGINT, then shut down. A second signal forces it."""
-        run_process(self)
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -414,27 +393,26 @@ class QueueService:
         correlation_id: str | None = None,
         message_id: str | None = None,
         delay: Seconds | None = None,
+        priority: int | None = None,
     ) -> str:
         """Send a message to one consumer; returns its id once it is safely stored.
 
         ``headers``: those that brokers and Matador write themselves are left out, so that the
-        headers of a message that was received may be passed on.
+        headers of a message that was received may be passed on. ``priority``: higher ones are
+        received first, where the queue has priorities.
+
+        Example:
+            >>> id = await service.send("orders", "created", OrderCreated("1"), delay=60)
 
         Raises:
             QueueError: it was not stored, or nobody knows whether it was. The cause says why.
-            InvalidMessageError: the data cannot be written as JSON, or a header is neither text nor
-                a number.
+            InvalidMessageError: the data cannot be written as JSON, or is not of the type that the
+                consumer takes, if that is declared here; or a header is neither text nor a number.
+            ConfigurationError: the channel is declared here, and has no such consumer.
         """
-        queue = queue_name(check_name(channel, "send"), check_name(name, "send"))
-        outbox = self._sending()
-        with traced_send(self._recording, "send", name, queue, headers) as more:
-            message = self._message(queue, name, data, more, correlation_id, message_id, delay)
-            try:
-                await self._stored(queue, self._make_queue, lambda: outbox.send(message))
-            except MatadorError as error:
-                raise self._error("send", error, queue, message.id) from error
-        self._sent()
-        return message.id
+        return await self._post(
+            "send", channel, name, data, headers, correlation_id, message_id, priority, delay
+        )
 
     async def publish(
         self,
@@ -445,112 +423,155 @@ class QueueService:
         headers: Mapping[str, str | int] | None = None,
         correlation_id: str | None = None,
         message_id: str | None = None,
+        priority: int | None = None,
     ) -> str:
         """Publish a message to every running service that consumes it; returns its id.
 
         A service that is not running does not get it. Returns once the broker has stored it for
         those that are.
 
+        Example:
+            >>> id = await service.publish("orders", "created", OrderCreated("1"))
+
         Raises:
             QueueError: it was not published, or this broker cannot publish. The cause says why.
-            InvalidMessageError: the data cannot be written as JSON, or a header is neither text nor
-                a number.
+            InvalidMessageError, ConfigurationError: see ``send``.
         """
-        queue = queue_name(check_name(channel, "publish"), check_name(name, "publish"))
-        outbox = self._sending()
-        with traced_send(self._recording, "publish", name, channel, headers) as more:
-            message = self._message(queue, name, data, more, correlation_id, message_id, None)
-            try:
-                if self._connection.transport.capabilities.routing:
-                    stored = await self._stored(
-                        channel, self._make_exchange, lambda: outbox.publish(channel, message)
-                    )
-                    if stored == 0:
-                        self._counters.unroutable += 1
-                elif self._settings.queue.mode == "pubsub" or self._is_pubsub:
-                    await self._stored(queue, self._make_queue, lambda: outbox.send(message))
-                else:
-                    raise UnsupportedError(
-                        f"{self._kind} delivers each message to one consumer; use send(), or a "
-                        f'broker that can publish (for Redis: mode = "stream")'
-                    )
-            except MatadorError as error:
-                raise self._error("publish", error, queue, message.id) from error
-        self._sent()
-        return message.id
+        return await self._post(
+            "publish", channel, name, data, headers, correlation_id, message_id, priority
+        )
 
-    @property
-    def _kind(self) -> str:
-        queue = self._settings.queue
-        return queue.type if queue.mode is None else f"{queue.type} in {queue.mode} mode"
-
-    @property
-    def _is_pubsub(self) -> bool:
-        return self._settings.queue.type == "redis" and self._settings.queue.mode is None
-
-    async def _stored(
-        self, place: str, make: Callable[[str], Awaitable[None]], send: Callable[[], Awaitable[T]]
-    ) -> T:
-        """Send to a queue or an exchange, which is made if it is not there.
-
-        Without a connection nothing can be made: the send waits first. Somebody may have deleted
-        what was made before.
-        """
-        with contextlib.suppress(NotConnectedError, TransportClosedError):
-            await make(place)
-        try:
-            return await send()
-        except QueueNotFoundError:
-            self._ready -= {place, _exchange_place(place)}
-            await make(place)
-            return await send()
-
-    async def _make_exchange(self, channel: str) -> None:
-        place = _exchange_place(channel)
-        if place not in self._ready:
-            topology = Topology("channels", queues=[], exchanges=[Exchange(channel)])
-            await self._connection.apply(topology)
-            self._ready.add(place)
-
-    def _sending(self) -> Outbox:
-        if self._outbox is None:
-            raise NotStartedError("the service has not been started: use `async with service`")
-        if self._stopping is not None and self._worker is None:
-            raise ShuttingDownError
-        return self._outbox
-
-    def _message(
+    def _post(
         self,
-        queue: str,
+        operation: str,
+        channel: str,
         name: str,
         data: object,
         headers: Mapping[str, str | int] | None,
         correlation_id: str | None,
         message_id: str | None,
+        priority: int | None,
+        delay: Seconds | None = None,
+    ) -> Awaitable[str]:
+        queue = queue_name(check_name(channel, operation), check_name(name, operation))
+        self._check_declared(operation, channel, name, queue)
+        self._may_send()
+        publishes = operation == "publish"
+
+        async def post(more: Mapping[str, Any] | None) -> str:
+            body = encode_data(data, f"the data of {queue!r}", InvalidMessageError)
+            self._check_data(queue, body)
+            message = self._message(
+                queue, name, body, more, correlation_id, message_id, priority, delay
+            )
+            try:
+                exchange = channel if publishes and self._has_exchanges else None
+                await self._stored(
+                    exchange or queue, self._parcel(message, name, exchange, body=body)
+                )
+            except MatadorError as error:
+                raise self._error(operation, error, queue, message.id) from error
+            return message.id
+
+        return self._sending(operation, name, channel if publishes else queue, headers, post)
+
+    def _check_declared(self, operation: str, channel: str, name: str, queue: str) -> None:
+        """Refuse a misspelled name. Channels not declared here are those of other services.
+
+        Raises:
+            ConfigurationError: the channel is declared here, and has no such consumer.
+        """
+        if queue in self._routes:
+            return
+        routes = self._routes.values()
+        names = [one.consumer.name for one in routes if one.consumer.channel == channel]
+        if names:
+            raise ConfigurationError(
+                f"{operation}: channel {channel!r} has no consumer {name!r}, only "
+                f"{', '.join(names)}{suggestion(name, names)}; add a method with "
+                f"@consume({name!r}), or, if another service has it, {operation} with a "
+                f"QueueService that does not declare the channel"
+            )
+
+    def _check_data(self, queue: str, body: bytes) -> None:
+        """Check the data of a message as the consumer will, if it is declared here.
+
+        Raises:
+            InvalidMessageError: it would not be consumed.
+        """
+        route = self._routes.get(queue)
+        if route is None or route.function.decode is None or route.function.takes is Any:
+            return
+        try:
+            route.function.decode(body)
+        except Exception as error:  # of a validator of the user's, too
+            raise InvalidMessageError(f"the data of {queue!r}: {error}") from error
+
+    @property
+    def _has_exchanges(self) -> bool:
+        """Does the broker have exchanges to publish to? Redis pub/sub publishes to its queues.
+
+        Raises:
+            UnsupportedError: it cannot publish at all.
+        """
+        can = self._broker.transport.capabilities
+        if can.routing:
+            return True
+        if "at-least-once" not in can.delivery_modes:  # every listener gets what is sent to a queue
+            return False
+        queue = self._settings.queue
+        kind = queue.type if queue.mode is None else f"{queue.type} in {queue.mode} mode"
+        if self.given_transport is not None:
+            kind = self.given_transport.name
+        raise UnsupportedError(
+            f"{kind} delivers each message to one consumer; use send(), or a broker that can "
+            f'publish (for Redis: mode = "stream")'
+        )
+
+    async def _stored(self, place: str, parcel: Parcel) -> None:
+        """Send to a queue or an exchange, which is made if it is not there.
+
+        The queue of another service is made only if it is missing: that service knows its options.
+        Without a connection nothing can be made: the send waits first. Somebody may have deleted
+        what was made before.
+        """
+        if place in self._routes or parcel.exchange is not None:
+            with contextlib.suppress(NotConnectedError):
+                await self._make(place)
+        try:
+            await self._send(parcel)
+        except QueueNotFoundError:
+            self._ready.discard(place)
+            await self._make(place)
+            await self._send(parcel)
+
+    def _message(
+        self,
+        queue: str,
+        name: str,
+        body: bytes,
+        headers: Mapping[str, Any] | None,
+        correlation_id: str | None,
+        message_id: str | None,
+        priority: int | None,
         delay: Seconds | None,
     ) -> Message:
-        body = encode_data(data, f"the data of {queue!r}", InvalidMessageError)
-        given = plain_headers(metadata_headers(headers, "QueueService: headers"))
+        given = dict(metadata_headers(headers, "QueueService: headers"))
+        given.pop(ENCODING, None)  # of a message that was received, and is passed on
         if self._settings.queue.compression:
-            body, given = compressed(body, given)
+            body, given = compressed(body), {**given, ENCODING: "gzip"}
+        check_ids("QueueService", message_id, correlation_id)
         made = message_id or self._clock.new_id()
         correlation = correlation_id or made
-        if not isinstance(made, str) or not isinstance(correlation, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
-            raise InvalidMessageError(
-                f"message_id and correlation_id must be text, got {made!r} and {correlation!r}"
-            )
         return Message(
             made,
             queue,
             body,
             given,
             optional_seconds(delay, "send: delay") or 0.0,
+            optional_whole_number(priority, "send: priority", minimum=0),
             properties=Properties(routing_key=name, correlation_id=correlation),
         )
-
-    def _sent(self) -> None:
-        self._counters.sent += 1
-        self._counters.last_message_at = self._clock.now()
 
     def _error(
         self,
@@ -559,7 +580,7 @@ class QueueService:
         queue: str | None = None,
         message_id: str | None = None,
     ) -> QueueError:
-        self._counters.last_error = f"{type(error).__name__}: {error_text(error, SHORT_TEXT)}"
+        self._counters.note_error(error)
         at = "" if queue is None else f" to {queue!r}"
         made = QueueError(
             f"{self._settings.queue.type}: {operation}{at} failed: {error}",
@@ -573,70 +594,25 @@ class QueueService:
 
     # -- how it is doing --------------------------------------------------------------------------
 
-    def health_check(self) -> ServiceHealth:
-        """How the service is doing. Asks the broker nothing."""
-        state: ConnectionStatus = "disconnected"
-        if self._outbox is not None:
-            state = self._connection.transport.state.status
-        stalled = any(one.stalled for one in (() if self._worker is None else self._worker.health))
-        return ServiceHealth(
-            "healthy" if state == "connected" and not stalled else "unhealthy",
-            state,
-            self._counters.last_message_at,
-            self._counters.last_error,
-            self._disconnected_since,
-            None if self._outbox is None else self._outbox.circuit,
-        )
+    def health_check(self) -> Health:
+        """How it is doing. The same as ``health``.
 
-    def metrics(self) -> ServiceMetrics:
-        """Counts since the start."""
-        counted = self._counters
-        return ServiceMetrics(
-            counted.sent,
-            counted.received,
-            counted.failed + counted.malformed,
-            counted.retried,
-            counted.dead_lettered,
-            counted.duplicates,
-        )
-
-    def on(self, event: ServiceEvent, listener: Callable[[object], object]) -> Callable[[], None]:
-        """Call ``listener`` for each event, until the returned function is called.
-
-        For ``state``, it gets the ``ConnectionState``. What it raises is logged.
+        Example:
+            >>> service.health_check().connection_state
+            'connected'
         """
-        if event not in ("state", "shutdown"):
-            raise ConfigurationError(f"unknown event {event!r}: there are 'state' and 'shutdown'")
-        listeners = self._listeners.setdefault(event, [])
-        listeners.append(listener)
-
-        def off() -> None:
-            if listener in listeners:
-                listeners.remove(listener)
-
-        return off
-
-    def _tell(self, event: ServiceEvent, value: object) -> None:
-        for listener in list(self._listeners.get(event, ())):
-            try:
-                listener(value)
-            except Exception:
-                log.exception("a listener of %r failed", event)
-
-    def connection_changed(self, transport: str, state: ConnectionState) -> None:
-        """See ``TransportObserver``."""
-        log.info("the connection is %s", state.status)
-        if state.status == "connected":
-            self._disconnected_since = None
-        elif self._disconnected_since is None:
-            self._disconnected_since = self._clock.now()
-        if state.error is not None:
-            self._counters.last_error = error_text(state.error, SHORT_TEXT)
-        self._tell("state", state)
-
-    def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
-        """See ``TransportObserver``."""
+        return self.health()
 
 
-def _exchange_place(channel: str) -> str:
-    return f"exchange {channel}"
+class SyncQueueService(Blocking[QueueService]):
+    """``service.sync()``: a service for code without an event loop. See ``Blocking``.
+
+    Example:
+        >>> service = QueueService.from_config("matador.toml").sync()
+        >>> service.send("orders", "created", OrderCreated("1"))
+    """
+
+    _called = "service"
+
+    send = blocking(QueueService.send)
+    publish = blocking(QueueService.publish)

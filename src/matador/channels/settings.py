@@ -10,14 +10,15 @@ import os
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias, cast, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 from urllib.parse import parse_qsl
 
-from matador.channels.declare import check_prefetch
+from matador.channels.declare import check_concurrency
 from matador.errors import ConfigurationError
 from matador.model.options import seconds, suggestion, whole_number
+from matador.policy.backoff import growing_delay
 from matador.transports.credentials import is_scheme, without_secrets
 from matador.transports.urls import transport_from_url
 
@@ -97,7 +98,9 @@ def _check_url(kind: QueueType, url: object) -> None:
 
 def _is_server(text: str) -> bool:
     host, _, port = text.rpartition("@")[2].strip().rpartition(":")
-    return bool(host) and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    if not host or (not host.startswith("[") and set(host) & set(":; ")):
+        return False
+    return port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
 
 
 def _with_option(url: str, name: str, value: str) -> str:
@@ -119,7 +122,8 @@ class QueueSettings:
         url: its address. For Kafka, a list of servers: ``host1:9092,host2:9092``.
         mode: how Redis is used. None: ``pubsub``, with a warning.
         prefetch: how many messages of each consumer are handled at once.
-        batch_size: how many messages are fetched at once from Kafka.
+        batch_size: how many messages a consumer of a list gets at most; and how many are fetched at
+            once from Kafka.
         compression: compress messages with gzip.
 
     Raises:
@@ -147,7 +151,7 @@ class QueueSettings:
                 raise ConfigurationError(
                     f'queue.mode is for type = "redis" only, but the type is {self.type!r}'
                 )
-        check_prefetch(self.prefetch, "queue.prefetch")
+        check_concurrency(self.prefetch, "queue.prefetch")
         whole_number(self.batch_size, "queue.batch_size", minimum=1)
         _boolean("queue.compression", self.compression)
         _check_url(self.type, self.url)
@@ -206,11 +210,13 @@ class RetrySettings:
             )
 
     def delay(self, attempt: int) -> float:
-        """Seconds to wait after the attempt with that number; an hour at most."""
-        try:
-            return min(self.initial_delay * self.backoff_multiplier ** (attempt - 1), 3600.0)
-        except OverflowError:
-            return 3600.0
+        """Seconds to wait after the attempt with that number; an hour at most.
+
+        Example:
+            >>> RetrySettings(initial_delay=0.5).delay(attempt=3)
+            2.0
+        """
+        return growing_delay(attempt, self.initial_delay, self.backoff_multiplier, 3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +224,10 @@ class DeadLetterQueueSettings:
     """The section ``[dead_letter_queue]``: whether messages that failed for good are kept.
 
     They are kept in ``{channel}.{name}.dlq``. Otherwise they are deleted, with an error in the log.
+
+    Example:
+        >>> DeadLetterQueueSettings(enabled=False).enabled
+        False
     """
 
     name: ClassVar[str] = "dead_letter_queue"
@@ -230,7 +240,12 @@ class DeadLetterQueueSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownSettings:
-    """The section ``[shutdown]``: how long a shutdown waits for running consumers, in seconds."""
+    """The section ``[shutdown]``: how long a shutdown waits for running consumers, in seconds.
+
+    Example:
+        >>> ShutdownSettings(timeout=10).timeout
+        10
+    """
 
     name: ClassVar[str] = "shutdown"
 
@@ -306,12 +321,7 @@ class Settings:
         for section, name, text in _variables(os.environ if environment is None else environment):
             found[section.name][name] = _read_text(section, name, text)
         made = {section.name: _made(section, found[section.name], where) for section in _SECTIONS}
-        return cls(
-            cast("QueueSettings", made["queue"]),
-            cast("RetrySettings", made["retry"]),
-            cast("DeadLetterQueueSettings", made["dead_letter_queue"]),
-            cast("ShutdownSettings", made["shutdown"]),
-        )
+        return cls(**cast("dict[str, Any]", made))
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -346,58 +356,38 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[type[Section], 
         section = sections.get(section_name)
         if section is None:
             known = [f"{PREFIX}{one}__" for one in sections]
+        else:
+            known = [_variable(section, one.name) for one in fields(section)]
+        if section is None or variable not in known:
             raise ConfigurationError(
                 f"unknown environment variable {variable}{suggestion(variable, known)} "
-                f"(known: {', '.join(known)}…)"
-            )
-        names = [one.name for one in fields(section)]
-        if name.lower() not in names:
-            known = [f"{PREFIX}{section_name}__{one.upper()}" for one in names]
-            raise ConfigurationError(
-                f"unknown environment variable {variable}{suggestion(variable, known)} "
-                f"(known: {', '.join(known)})"
+                f"(known: {', '.join(known)}{'…' if section is None else ''})"
             )
         yield section, name.lower(), text
 
 
+def _variable(section: type[Section], name: str) -> str:
+    return f"{PREFIX}{section.name.upper()}__{name.upper()}"
+
+
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_KINDS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "bool": ("true or false", lambda text: (*_FALSE, *_TRUE).index(text.lower()) >= len(_FALSE)),
+    "int": ("a whole number", int),
+    "float": ("a number", float),
+}
 
 
 def _read_text(section: type[Section], name: str, text: str) -> object:
     """The value of an environment variable, by the type of its field."""
-    kind = _kind(section, name)
-    variable = f"{PREFIX}{section.name.upper()}__{name.upper()}"
+    kind = next(str(one.type) for one in fields(section) if one.name == name)
+    expected, read = _KINDS.get(kind, ("a text", str))
     try:
-        if kind == "bool":
-            if text.lower() in (*_TRUE, *_FALSE):
-                return text.lower() in _TRUE
-            raise ValueError
-        if kind == "int":
-            return int(text)
-        if kind == "float":
-            return float(text)
+        return read(text)
     except ValueError:
         raise ConfigurationError(
-            f"{variable} must be {_PLAIN_KINDS[kind]}, got {_shown(text)[:42]}"
+            f"{_variable(section, name)} must be {expected}, got {_shown(text)[:42]}"
         ) from None
-    return text
-
-
-_PLAIN_KINDS = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-}
-
-
-def _field(section: type[Section], name: str) -> Field[object]:
-    return next(one for one in fields(section) if one.name == name)
-
-
-def _kind(section: type[Section], name: str) -> str:
-    written = str(_field(section, name).type)
-    return written if written in _PLAIN_KINDS else "str"
 
 
 def _made(section: type[Section], given: Mapping[str, object], where: str) -> Section:
@@ -411,7 +401,12 @@ def _made(section: type[Section], given: Mapping[str, object], where: str) -> Se
             )
     for one in fields(section):
         if one.default is MISSING and one.name not in given:
-            raise ConfigurationError(_missing(section, one.name, where))
+            wanted = {"type": f"one of {', '.join(QUEUE_TYPES)}"}
+            expected = wanted.get(one.name, 'a text such as "amqp://localhost"')
+            raise ConfigurationError(
+                f"{where}: {section.name}.{one.name} is missing: {expected}, required (no default)."
+                f" Set it in [{section.name}], or as {_variable(section, one.name)}"
+            )
     try:
         return cast("Callable[..., Section]", section)(**given)
     except ConfigurationError as error:
@@ -419,14 +414,3 @@ def _made(section: type[Section], given: Mapping[str, object], where: str) -> Se
         for value in given.values():
             text = text.replace(repr(value), _shown(value))
         raise ConfigurationError(f"{where}: {text}") from None
-
-
-def _missing(section: type[Section], name: str, where: str) -> str:
-    values = {
-        "type": f"one of {', '.join(QUEUE_TYPES)}",
-        "url": 'a text such as "amqp://localhost"',
-    }
-    return (
-        f"{where}: {section.name}.{name} is missing: {values[name]}, required (no default). Set it "
-        f"in [{section.name}], or as {PREFIX}{section.name.upper()}__{name.upper()}"
-    )

@@ -51,19 +51,11 @@ PayloadEncoder: TypeAlias = Callable[[Any], msgspec.Raw]
 PayloadDecoder: TypeAlias = Callable[[msgspec.Raw], Any]
 """``decode_payload`` for one event."""
 
-Stencil: TypeAlias = Callable[[str, msgspec.Raw, datetime], Encoded]
-"""``stencil(id, data, created_at)``: encodes an envelope whose other fields are known."""
-
-
-BlankStencil: TypeAlias = Callable[[str, msgspec.Raw, datetime, str], Encoded]
-"""``stencil(id, data, created_at, text)``: the same, where a text in the metadata is open."""
-
-
-OpenStencil: TypeAlias = Callable[
-    [str, msgspec.Raw, datetime, msgspec.Raw | None, str | None, Mapping[str, Any]], Encoded
+Stencil: TypeAlias = Callable[
+    [str, msgspec.Raw, datetime, msgspec.Raw | None, str | None, Mapping[str, Any] | None], Encoded
 ]
-"""``stencil(id, data, created_at, before, correlation_id, metadata)``: the same, where these three
-are open, too."""
+"""``stencil(id, data, created_at, before, correlation_id, metadata)``: encodes an envelope whose
+other fields are known."""
 
 
 class Codec(Protocol):
@@ -117,9 +109,11 @@ class Preparing(Protocol):
     """A codec that can prepare for the envelopes of an event, to encode and decode them faster."""
 
     def prepare(self, docket: Docket) -> Stencil:
-        """Prepare to encode envelopes with this docket and any time of creation.
+        """Prepare to encode envelopes whose dockets differ from this one only in their times of
+        creation, correlation ids and metadata. The docket has neither of the last two.
 
-        The stencil produces the same bytes and headers as ``encode``, in less time.
+        The stencil produces the same bytes and headers as ``encode``, and raises the same errors,
+        in less time.
 
         Raises:
             InvalidEventError: the docket cannot be encoded.
@@ -141,54 +135,6 @@ class Preparing(Protocol):
             InvalidEventError: its type cannot be used as a payload.
         """
         ...
-
-
-@runtime_checkable
-class FillsBlanks(Protocol):
-    """A codec that can leave a text in the metadata open until an envelope is encoded."""
-
-    def prepare_blank(self, docket: Docket, blank: str) -> BlankStencil:
-        """``prepare`` for envelopes that have another text instead of ``blank`` each.
-
-        ``blank`` is a value in the metadata, and is nowhere else. The text that replaces it must
-        need no escapes.
-
-        Raises:
-            InvalidEventError: the docket cannot be encoded.
-        """
-        ...
-
-
-@runtime_checkable
-class LeavesOpen(Protocol):
-    """A codec that can leave open whatever the options of a send decide."""
-
-    def prepare_open(self, docket: Docket) -> OpenStencil:
-        """``prepare`` for envelopes whose earlier state, correlation id and metadata differ.
-
-        The docket has none of them. The stencil raises the same errors as ``encode``.
-
-        Raises:
-            InvalidEventError: the docket cannot be encoded.
-        """
-        ...
-
-
-def leaving_open(codec: Codec) -> LeavesOpen | None:
-    """The codec as ``LeavesOpen``, if it does that as it prepares other envelopes."""
-    found = preparing(codec)
-    if found is None or not isinstance(found, LeavesOpen):
-        return None
-    kind = type(codec)
-    return found if _home(kind, "prepare_open") is _home(kind, "prepare") else None
-
-
-def filling_blanks(codec: Preparing) -> FillsBlanks | None:
-    """The codec as ``FillsBlanks``, if it does that as it prepares other envelopes."""
-    if not isinstance(codec, FillsBlanks):
-        return None
-    kind = type(codec)
-    return codec if _home(kind, "prepare_blank") is _home(kind, "prepare") else None
 
 
 def preparing(codec: Codec) -> Preparing | None:

@@ -75,19 +75,15 @@ class CompressedCodec:
 
     @property
     def content_type(self) -> str:
-        """See ``Codec``."""
         return self._inner.content_type
 
     def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
-        """See ``Codec``."""
         return self._inner.encode_payload(event, payload)
 
     def decode_payload(self, event: EventType, raw: msgspec.Raw) -> Any:
-        """See ``Codec``."""
         return self._inner.decode_payload(event, raw)
 
     def encode(self, envelope: RawEnvelope) -> Encoded:
-        """See ``Codec``."""
         plain = self._inner.encode(envelope)
         size = len(plain.body)
         if size < self._threshold:
@@ -100,7 +96,6 @@ class CompressedCodec:
         )
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
-        """See ``Codec``."""
         limit = self._max_size + ROOM_FOR_ERRORS
         return self._inner.decode(inflate(body, limit), headers, stamp)
 

@@ -5,6 +5,7 @@ Compatible with services in other languages (``x-matador-*``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +28,7 @@ from matador.codec.wire import (
 from matador.errors import DecodeError
 from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope
 from matador.model.message import Headers
+from matador.model.text import BOM
 
 EVENT_KEY = "x-matador-event-key"
 SUBSCRIBER = "x-matador-subscriber"
@@ -83,7 +85,6 @@ class HeaderCodec(PayloadCodec):
         return "HeaderCodec()"
 
     def encode(self, envelope: RawEnvelope) -> Encoded:
-        """See ``Codec``."""
         docket = envelope.docket
         metadata = docket.metadata
         try:
@@ -115,18 +116,33 @@ class HeaderCodec(PayloadCodec):
         return Encoded(body, headers)
 
     def prepare(self, docket: Docket) -> Stencil:
-        """See ``Preparing``."""
-        sample = self.encode(Envelope("", msgspec.Raw(b"null"), docket))
-        start = b'{"id":"","data":null'
-        assert sample.body.startswith(start)
-        rest = sample.body[len(start) :]
-        known = dict(sample.headers)
+        known = dict(self.encode(Envelope("", msgspec.Raw(b"null"), docket)).headers)
         encode, join = self._encode, b"".join
 
-        def stencil(id: str, data: msgspec.Raw, created_at: datetime) -> Encoded:
+        def stencil(
+            id: str,
+            data: msgspec.Raw,
+            created_at: datetime,
+            before: msgspec.Raw | None,
+            correlation_id: str | None,
+            metadata: Mapping[str, Any] | None,
+        ) -> Encoded:
             headers = known.copy()
-            headers[CREATED_AT] = to_wire(created_at)
-            return Encoded(join((b'{"id":', encode(id), b',"data":', data, rest)), headers)
+            try:
+                headers[CREATED_AT] = to_wire(created_at)
+                if correlation_id is not None:
+                    correlation_id.encode()
+                    headers[CORRELATION_ID] = correlation_id
+                body = b'{"id":', encode(id), b',"data":', data
+                if metadata:
+                    body = *body, b',"metadata":', encode(metadata)
+                if before is not None:
+                    body = *body, b',"before":', before
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:
+                raise unwritable(docket, error, metadata) from error
+            if metadata and (problem := metadata_problem(metadata, nested=True)) is not None:
+                raise unwritable(docket, problem)
+            return Encoded(join((*body, b"}")), headers)
 
         return stencil
 
@@ -137,6 +153,8 @@ class HeaderCodec(PayloadCodec):
                 str(body, "utf-8")  # payloads are not validated yet
             read = self._read(body)
         except (ValueError, RecursionError) as error:
+            if body.startswith(BOM) and not body.startswith(BOM, len(BOM)):
+                return self.decode(body.removeprefix(BOM), headers, stamp)
             fields = read_json_object(body)
             if is_older_body(fields):
                 refuse_duplicate_keys(body)

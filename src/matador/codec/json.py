@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from matador.codec.base import BlankStencil, Encoded, OpenStencil, RawEnvelope, Stamp, Stencil
+from matador.codec.base import Encoded, RawEnvelope, Stamp, Stencil
 from matador.codec.json_text import (
     escaped_surrogate,
     refuse_duplicate_keys,
@@ -22,9 +22,9 @@ from matador.codec.wire import EnvelopeWithBefore, LooseEnvelope
 from matador.errors import DecodeError
 from matador.model.envelope import Docket, Envelope
 from matador.model.message import Headers
+from matador.model.text import BOM
 
 _NO_HEADERS: Headers = {}
-_NOWHERE = b"\0"  # is in no JSON
 _END = b"}}"  # of the docket and the envelope
 _TIME = '"2026-11-15T19:02:37.435'  # without what follows the milliseconds
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
@@ -33,7 +33,8 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 # Where the seconds of the two times end in a docket, after the first is cut to milliseconds.
 _CREATED_AT = len('{"createdAt":"2026-11-15T19:02:37')
-_FRAME = len('{"id":"","data":,"docket":}') - len("000")  # of six digits of a second, three are cut
+_BEFORE_TAIL = len('{"id":"","data":,"docket":{"createdAt":"2026-11-15T19:02:37.435')
+_MOST_TAILS, _LONGEST_TAIL = 1000, 1000  # senders choose the names
 _SCHEDULED_FOR = len('{"createdAt":"2026-11-15T19:02:37.435Z","scheduledFor":"2026-11-15T19:02:37')
 
 
@@ -45,7 +46,7 @@ class JsonCodec(PayloadCodec):
         >>> app = Matador("memory://", schema=schema, codec=JsonCodec())
     """
 
-    __slots__ = ("_encode", "_read", "_read_loosely", "_read_with_before", "_time")
+    __slots__ = ("_encode", "_read", "_read_loosely", "_read_with_before", "_tails", "_time")
 
     content_type = "application/json"
 
@@ -58,12 +59,13 @@ class JsonCodec(PayloadCodec):
         self._read = msgspec.json.Decoder(RawEnvelope).decode
         self._read_with_before = msgspec.json.Decoder(EnvelopeWithBefore).decode
         self._read_loosely = msgspec.json.Decoder(LooseEnvelope).decode
+        # How dockets end, by event and subscriber: those of new messages all end alike.
+        self._tails: dict[tuple[str, str], bytes] = {}
 
     def __repr__(self) -> str:
         return "JsonCodec()"
 
     def encode(self, envelope: RawEnvelope) -> Encoded:
-        """See ``Codec``."""
         docket = envelope.docket
         # Joined by hand, because msgspec does not write times with milliseconds.
         try:
@@ -75,17 +77,9 @@ class JsonCodec(PayloadCodec):
         return Encoded(body, _NO_HEADERS)
 
     def prepare(self, docket: Docket) -> Stencil:
-        """See ``Preparing``."""
-        return self._prepare(docket)
-
-    def prepare_blank(self, docket: Docket, blank: str) -> BlankStencil:
-        """See ``FillsBlanks``."""
-        return self._prepare(docket, blank.encode())
-
-    def prepare_open(self, docket: Docket) -> OpenStencil:
-        """See ``LeavesOpen``. Correlation id and metadata are the last fields of a docket."""
+        """See ``Preparing``. Correlation id and metadata are the last fields of a docket."""
         start, rest = self._around_time(docket)
-        middle, end = rest[: -len(_END)], _END
+        middle = rest[: -len(_END)]
         encode, join = self._encode, b"".join
 
         def stencil(
@@ -94,25 +88,26 @@ class JsonCodec(PayloadCodec):
             created_at: datetime,
             before: msgspec.Raw | None,
             correlation_id: str | None,
-            metadata: Mapping[str, Any],
+            metadata: Mapping[str, Any] | None,
         ) -> Encoded:
             first, last, time = self._time
             if created_at.tzinfo is not UTC or not first <= created_at <= last or not time:
                 time = self._write_time(created_at)
             try:
-                head = b'{"id":', encode(id), b',"data":', data
-                if before is not None:
-                    head = *head, b',"before":', before
-                head = *head, start, time, middle
+                head = b'{"id":', encode(id), b',"data":', data, start, time, rest
+                if before is correlation_id is metadata is None:
+                    return Encoded(join(head), _NO_HEADERS)
+                earlier = () if before is None else (b',"before":', before)
+                head = *head[:4], *earlier, start, time, middle
                 if correlation_id is not None:
                     head = *head, b',"correlationId":', encode(correlation_id)
                 if metadata:
                     head = *head, b',"metadata":', encode(metadata)
             except _UNENCODABLE as error:
-                raise unwritable(docket, error) from error
+                raise unwritable(docket, error, metadata) from error
             if metadata:
                 _check_metadata(docket, metadata)
-            return Encoded(join((*head, end)), _NO_HEADERS)
+            return Encoded(join((*head, _END)), _NO_HEADERS)
 
         return stencil
 
@@ -121,20 +116,6 @@ class JsonCodec(PayloadCodec):
         sample = self.encode(Envelope("", msgspec.Raw(b"null"), docket)).body
         start = b',"docket":{"createdAt":'
         return start, sample[sample.index(start) + len(start) + len(_TIME) :]
-
-    def _prepare(self, docket: Docket, blank: bytes = _NOWHERE) -> Callable[..., Encoded]:
-        start, rest = self._around_time(docket)
-        before, _, after = rest.partition(blank)
-        encode, join = self._encode, b"".join
-
-        def stencil(id: str, data: msgspec.Raw, created_at: datetime, text: str = "") -> Encoded:
-            first, last, time = self._time
-            if created_at.tzinfo is not UTC or not first <= created_at <= last or not time:
-                time = self._write_time(created_at)
-            head = b'{"id":', encode(id), b',"data":', data, start, time, before
-            return Encoded(join((*head, text.encode(), after) if text else head), _NO_HEADERS)
-
-        return stencil
 
     def _write_time(self, moment: datetime) -> bytes:
         """A time as far as its milliseconds, which is kept."""
@@ -185,6 +166,8 @@ class JsonCodec(PayloadCodec):
                 str(body, "utf-8")  # payloads are not validated yet
             envelope = self._read(body)
         except (ValueError, RecursionError):
+            if body.startswith(BOM) and not body.startswith(BOM, len(BOM)):
+                return self.decode(body.removeprefix(BOM), headers, stamp)
             envelope = self._read_otherwise(body, headers, stamp)
             refuse_duplicate_keys(body)
             return envelope
@@ -195,19 +178,25 @@ class JsonCodec(PayloadCodec):
     def _is_minimal(self, body: bytes, envelope: RawEnvelope) -> bool:
         """Is a body as short as it can be, so that only its payload can have a duplicate key?
 
-        ``decode_payload`` looks for those. Most bodies are written by ``_encode_quickly``, so their
-        dockets end as they would again, and the lengths of all parts add up. A time with fewer
-        digits leaves room for two characters, and the shortest further field takes five.
+        ``decode_payload`` looks for those. Most dockets end as a docket without duplicate keys is
+        encoded, and then the lengths of all parts add up. A time with fewer digits leaves room for
+        four characters at most, and the shortest further field takes five.
         """
         docket = envelope.docket
-        if envelope.before is not None or docket.scheduled_for is not None:
-            return False
+        names = docket.event_key, docket.target_subscriber
+        tail = self._tails.get(names)
+        if tail is None or not body.endswith(tail):
+            if (tail := self._tail_of(docket)) is None or not body.endswith(tail):
+                return False
+            special = docket.correlation_id is not None or docket.metadata or docket.attempts > 1
+            if not special and len(tail) <= _LONGEST_TAIL and len(self._tails) < _MOST_TAILS:
+                self._tails[names] = tail
+        return len(body) == _BEFORE_TAIL + len(envelope.id) + len(envelope.data) + len(tail)
+
+    def _tail_of(self, docket: Docket) -> bytes | None:
+        """How a body with this docket ends, behind the milliseconds of its first time."""
         text = self._encode(docket)
-        return (
-            text[_CREATED_AT] == POINT
-            and len(body) == _FRAME + len(envelope.id) + len(envelope.data) + len(text)
-            and body.endswith(text[_CREATED_AT + 7 :], 0, -1)
-        )
+        return text[_CREATED_AT + 7 :] + b"}" if text[_CREATED_AT] == POINT else None
 
     def _read_otherwise(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
         fields = read_json_object(body)

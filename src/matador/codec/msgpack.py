@@ -67,7 +67,6 @@ class MessagePackCodec(PayloadCodec):
         return "MessagePackCodec()"
 
     def encode(self, envelope: RawEnvelope) -> Encoded:
-        """See ``Codec``."""
         docket = envelope.docket
         metadata = docket.metadata
         scheduled = docket.scheduled_for
@@ -99,7 +98,6 @@ class MessagePackCodec(PayloadCodec):
         return Encoded(body, _HEADERS)
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
-        """See ``Codec``."""
         if not body:
             raise DecodeError("the body is empty")
         try:

@@ -98,11 +98,9 @@ class PayloadCodec:
         return (self._encoders.get(event.payload) or self.payload_encoder(event))(payload)
 
     def decode_payload(self, event: EventType, raw: msgspec.Raw) -> Any:
-        """See ``Codec``."""
         return (self._decoders.get(event.payload) or self.payload_decoder(event))(raw)
 
     def payload_encoder(self, event: EventType) -> PayloadEncoder:
-        """See ``Preparing``."""
         encode, decode, lost, loses, keys, clash, _ = self._coder(event)
 
         def unchecked(payload: Any) -> msgspec.Raw:
@@ -132,7 +130,6 @@ class PayloadCodec:
         return encoder
 
     def payload_decoder(self, event: EventType) -> PayloadDecoder:
-        """See ``Preparing``."""
         coder = self._coder(event)
         decode, again = coder.decode, coder.again
         json = self._format == "json"

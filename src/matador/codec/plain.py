@@ -44,13 +44,33 @@ def metadata_problem(metadata: Mapping[Any, Any], *, nested: bool) -> str | None
     return None
 
 
-def unwritable(docket: Docket, problem: str | Exception) -> InvalidEventError:
-    """The error for a docket or metadata that cannot be encoded."""
+def unwritable(
+    docket: Docket, problem: str | Exception, metadata: Mapping[Any, Any] | None = None
+) -> InvalidEventError:
+    """The error for a docket or metadata that cannot be encoded; names the key in the metadata."""
+    key = None
+    if isinstance(problem, Exception):
+        key = unencodable_key(docket.metadata if metadata is None else metadata)
     if isinstance(problem, UnicodeEncodeError):
         problem = f"a text {lone_surrogate(problem.object)}"
+    if key is not None:
+        return InvalidEventError(
+            f"event {docket.event_key!r}: metadata[{key!r}] cannot be encoded: {problem}"
+        )
     return InvalidEventError(
         f"event {docket.event_key!r}: its metadata or docket cannot be encoded: {problem}"
     )
+
+
+def unencodable_key(metadata: Mapping[Any, Any]) -> Any:
+    """The first key of metadata that cannot be encoded with its value, or None."""
+    for encode in (msgspec.json.encode, _to_msgpack):
+        for key, value in metadata.items():
+            try:
+                encode({key: value})
+            except (TypeError, ValueError, OverflowError, RecursionError):
+                return key
+    return None
 
 
 def may_have_keys(payload: type[Any]) -> bool:

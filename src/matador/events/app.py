@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from asyncio import get_running_loop
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import wraps
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Self, Unpack
 
 from matador.codec.base import Codec
-from matador.errors import LifecycleError, NotStartedError, WrongLoopError
-from matador.events.checkpoints import CheckpointStore
+from matador.errors import LifecycleError
 from matador.events.config import (
     DEFAULT_MAX_MESSAGE_SIZE,
     AppConfig,
-    MalformedStrategy,
+    AppOptions,
     UnsupportedDelays,
 )
-from matador.events.dead_letters import DeadLetterOffice
-from matador.events.fit import check_fit
-from matador.events.hooks import Hooks
-from matador.events.running import Running, apply_topology
+from matador.events.fanout import FanOut
+from matador.events.fit import Concurrency, check_fit
 from matador.events.sender import SendsEvents
+from matador.events.way import EventReader, EventWay
 from matador.model.capabilities import DeliveryMode
 from matador.model.message import TopologyNote
 from matador.model.options import Seconds
 from matador.model.schema import Schema
 from matador.model.sending import SendErrors
 from matador.model.topology import Topology
+from matador.policy.dedup import Deduplication
 from matador.policy.retry import RetryPolicy
+from matador.policy.validation import Malformed
 from matador.runtime.activity import AppState
-from matador.runtime.health import Health
-from matador.runtime.lifecycle import Shutdown
-from matador.runtime.process import run
+from matador.runtime.blocking import Blocking, blocking
+from matador.runtime.checkpoints import CheckpointStore
+from matador.runtime.dead_letters import DeadLetterOffice
+from matador.runtime.deadline import Deadline
+from matador.runtime.dedup import in_memory
+from matador.runtime.hooks import Hooks, hook_objects
+from matador.runtime.outbox import NO_BUFFER
+from matador.runtime.service import Shutdown
+from matador.runtime.worker import DEFAULT_CONCURRENCY
 from matador.transports.base import Transport
 from matador.transports.clock import Clock
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_LAST_CALLS_TIMEOUT = 1.0
 
 
 class Matador(SendsEvents):
@@ -59,7 +56,11 @@ class Matador(SendsEvents):
         topology: the queues; by default, one queue ``events`` in the namespace ``matador``.
         consume_from: names of the queues to consume; empty for an application that only sends.
         codec: encodes envelopes; JSON by default, on AMQP with the docket in headers.
-        retry: the retry policy.
+        retry: the retry policy; by default ``StandardRetryPolicy`` with the delays of the
+            topology. A subscriber may have its own.
+        timeout: seconds that a subscriber may take; None: any time. That of its queue
+            (``consumer_timeout``) or its own comes first.
+        concurrency: how many messages of a queue are handled at once, unless the topology says so.
         delivery: ``at-least-once`` (default) or ``at-most-once``; a subscriber may override it.
         shutdown: the time limit of a graceful shutdown, as ``Shutdown`` or seconds.
         checkpoints: the store for the steps of resumable subscribers.
@@ -69,6 +70,8 @@ class Matador(SendsEvents):
         send_errors: ``raise`` (default): ``send`` raises ``SendFailedError`` if a message was not
             stored; ``report``: it returns a ``SendResult`` with ``errors``.
         unsupported_delays: what to do if the transport does not support a delay.
+        deduplication: how duplicates are detected. None: not at all.
+        connect_timeout: seconds for which the first connection is tried again.
         clock: the source of times and ids; tests pass their own.
 
     Example:
@@ -86,14 +89,18 @@ class Matador(SendsEvents):
         consume_from: Iterable[str] = (),
         codec: Codec | None = None,
         retry: RetryPolicy | None = None,
+        timeout: Seconds | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
         delivery: DeliveryMode = "at-least-once",
         shutdown: Shutdown | Seconds | None = None,
         checkpoints: CheckpointStore | None = None,
         hooks: Hooks | Sequence[Hooks] | None = None,
-        malformed: MalformedStrategy = "dead-letter",
+        malformed: Malformed = "dead-letter",
         max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE,
         unsupported_delays: UnsupportedDelays = "error",
         send_errors: SendErrors = "raise",
+        deduplication: Deduplication | None = None,
+        connect_timeout: Seconds = 0.0,
         clock: Clock | None = None,
     ) -> None:
         config = AppConfig.of(
@@ -103,6 +110,8 @@ class Matador(SendsEvents):
             consume_from=consume_from,
             codec=codec,
             retry=retry,
+            timeout=timeout,
+            concurrency=concurrency,
             delivery=delivery,
             shutdown=shutdown,
             checkpoints=checkpoints,
@@ -111,13 +120,15 @@ class Matador(SendsEvents):
             max_message_size=max_message_size,
             unsupported_delays=unsupported_delays,
             send_errors=send_errors,
+            deduplication=deduplication,
+            connect_timeout=connect_timeout,
             clock=clock,
         )
         super().__init__(config)
 
     def __repr__(self) -> str:
         consuming = ", ".join(self.consume_from) or "nothing"
-        return f"<Matador on {self.transport!r}, consuming {consuming}, {self._lifecycle.status}>"
+        return f"<Matador on {self.transport!r}, consuming {consuming}, {self._status}>"
 
     # -- configuration and state ------------------------------------------------------------------
 
@@ -152,40 +163,21 @@ class Matador(SendsEvents):
         return self._config.consume_from
 
     @property
-    def hooks(self) -> tuple[Hooks, ...]:
-        """Its hook objects, in the order in which they are called."""
-        return tuple(self._config.hooks)
-
-    @property
     def dead_letters(self) -> DeadLetterOffice:
         """The dead letters: browse, redrive or purge them.
 
         Example:
             >>> async for letter in app.dead_letters.browse():
-            ...     print(letter.id, letter.stored.reason)
+            ...     print(letter.id, letter.reason)
         """
-        return DeadLetterOffice(self._config, self._check_loop)
+        return self._office(self.topology, self.reader, self.checkpoints)
 
     @property
-    def state(self) -> AppState:
-        """The current state: whether it is idle, and how much is being processed and sent.
+    def reader(self) -> EventReader:
+        """Reads the messages that are stored in its queues."""
+        return EventReader(self._config)
 
-        Example:
-            >>> app.state.is_idle
-            True
-        """
-        return AppState(self._lifecycle.status, self._activity.processing, self._activity.enqueuing)
-
-    def health(self) -> Health:
-        """The health of the connection and of each consumed queue.
-
-        Example:
-            >>> app.health().status
-            'healthy'
-        """
-        return Health(self.transport.state) if self._running is None else self._running.health
-
-    def with_(self, **changes: Any) -> Self:
+    def with_(self, **changes: Unpack[AppOptions]) -> Self:
         """A new application with the same options, except for ``changes``; not started.
 
         Takes the options of ``Matador``. An application made with a URL gives the new one its own
@@ -201,8 +193,8 @@ class Matador(SendsEvents):
         """
         if "transport" not in changes:
             if self._config.url is not None and not self.transport.capabilities.in_process:
-                changes = {**changes, "transport": self._config.url}
-            elif self._lifecycle.status not in ("new", "stopped"):
+                changes["transport"] = self._config.url
+            elif self._status not in ("new", "stopped"):
                 raise LifecycleError(
                     f"the application is running, and its transport {self.transport.name} cannot "
                     f"be shared; shut it down first, or create the application with a URL"
@@ -226,7 +218,7 @@ class Matador(SendsEvents):
         return self.with_(consume_from=())
 
     @contextmanager
-    def configured(self, **changes: Any) -> Generator[Self]:
+    def configured(self, **changes: Unpack[AppOptions]) -> Generator[Self]:
         """Change the options of this application temporarily, for tools and tests.
 
         Code that refers to the application keeps working. ``hooks`` are added before the existing
@@ -247,17 +239,40 @@ class Matador(SendsEvents):
         finally:
             self._configure(before)
 
-    def configure(self, **changes: Any) -> None:
-        """Change the options of this application permanently. See ``configured``."""
-        if self._lifecycle.status not in ("new", "stopped"):
+    @contextmanager
+    def rehosted(
+        self,
+        transport: Transport,
+        clock: Clock,
+        checkpoints: CheckpointStore,
+        hooks: Sequence[Hooks] = (),
+    ) -> Generator[Self]:
+        with self.configured(
+            transport=transport,
+            clock=clock,
+            checkpoints=checkpoints,
+            hooks=hooks,
+            deduplication=in_memory(self._config.deduplication, clock),
+        ):
+            self.tested_in = get_running_loop()
+            yield self
+
+    def configure(self, *, replace_hooks: bool = False, **changes: Unpack[AppOptions]) -> None:
+        """Change the options of this application permanently. See ``configured``.
+
+        With ``replace_hooks``, ``hooks`` are the only ones afterwards.
+        """
+        if self._status not in ("new", "stopped"):
             raise LifecycleError("a running application cannot be changed; shut it down first")
-        if "hooks" in changes:
-            changes = {**changes, "hooks": (*changes["hooks"], *self._config.hooks)}
+        if "hooks" in changes and not replace_hooks:
+            given = hook_objects(changes["hooks"], "Matador")
+            changes["hooks"] = (*given, *self._config.hooks)
         self._configure(self._config.with_(**changes))
 
     def _configure(self, config: AppConfig) -> None:
-        self._config = config
-        self._lifecycle.options = config.shutdown
+        status, counters = self._status, self._counters
+        SendsEvents.__init__(self, config)
+        self._status, self._counters = status, counters
 
     def check(self) -> None:
         """Check that schema, topology and transport match. ``start`` does this first.
@@ -268,18 +283,6 @@ class Matador(SendsEvents):
         check_fit(self._config)
 
     # -- life cycle -------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.shutdown()
 
     async def start(self) -> None:
         """Check the options, connect, apply the topology and start consuming.
@@ -293,220 +296,106 @@ class Matador(SendsEvents):
             ConnectionFailedError: the broker is unreachable.
             WrongLoopError: it is still running in another event loop.
         """
-        self._check_loop()
-        self._loop = get_running_loop()
-        await self._lifecycle.start(self._start)
+        await super().start()
 
-    async def stop_receiving(self) -> bool:
-        """Stop receiving, but continue to send. Returns False if it was not receiving."""
-        self._check_loop()
-        running = self._running
-        if running is None or running.worker is None or not self._lifecycle.begin_stop_receiving():
-            return False
-        await running.stop_receiving()
-        self._lifecycle.receiving_stopped()
-        return True
+    async def stop_sending(self) -> None:
+        """Send nothing more; sends in progress are finished. Receiving goes on.
 
-    async def resume_receiving(self) -> bool:
-        """Resume receiving after ``stop_receiving``, over the same connection.
-
-        Messages received before are finished first. Returns False if receiving was not stopped.
+        Raises:
+            ShuttingDownError: from ``send`` afterwards, until the next start.
         """
         self._check_loop()
-        running = self._running
-        return running is not None and await self._lifecycle.resume(running.receive_again)
-
-    async def wait_idle(self, timeout: Seconds | None = None) -> bool:
-        """Wait until nothing is being processed or sent. Returns False if ``timeout`` expires."""
-        self._check_loop()
-        return await self._activity.wait_idle(timeout)
-
-    async def shutdown(self, timeout: Seconds | None = None) -> None:
-        """Stop receiving, let running callbacks and sends finish, then disconnect.
-
-        After ``timeout`` seconds (default: the ``shutdown`` option, 30) the shutdown is forced:
-        callbacks are cancelled, their messages are released, and the log lists what was abandoned.
-        Idempotent; concurrent calls wait for the same shutdown.
-        """
-        self._check_loop()
-        await self._lifecycle.shutdown(self._ending, timeout)
-
-    async def force_shutdown(self) -> None:
-        """Shut down now and cancel running callbacks, even if a shutdown is already in progress."""
-        self._check_loop()
-        self._lifecycle.hurry()
-        await self._lifecycle.shutdown(self._ending, 0)
-
-    def run(self) -> None:
-        """Run a worker process: start, wait for SIGTERM or SIGINT, and shut down.
-
-        A second signal forces the shutdown.
-
-        Example:
-            >>> if __name__ == "__main__":
-            ...     app.run()
-        """
-        run(self)
+        outbox = self._outbox
+        if outbox is not None:
+            await outbox.close()
 
     def sync(self) -> SyncMatador:
-        """A blocking form of the application, which runs its event loop in a thread.
+        """The blocking form of the application, for code without an event loop. See ``Blocking``.
+
+        It consumes what the application consumes: where it shall only send, use
+        ``app.producer().sync()``, once for all threads.
 
         Example:
             >>> with app.sync() as shop:
             ...     shop.send(OrderPlaced(order_id="1", amount=5))
         """
-        return SyncMatador(self)
+        return self._blocking(SyncMatador)
+
+    def another(self) -> Self:
+        return self.with_()
 
     async def apply_topology(self) -> Sequence[TopologyNote]:
         """Create missing queues. Returns what the transport could not apply."""
         self._check_loop()
-        return await apply_topology(self._config)
+        assert self._connection is not None
+        return await self._connection.apply(self.topology)
 
     # -- internals --------------------------------------------------------------------------------
 
-    async def _start(self) -> None:
-        try:
-            self.check()
-            self._running = Running(self._config, self._activity, self, self._closed)
-            await self._running.open()
-        except BaseException:
-            self._closed()
-            raise
+    _elsewhere = "use app.producer() here, or app.sync(), which any thread may call"
 
-    def _closed(self) -> None:
-        self._running = None
-        self._loop = None  # the next start may use another one
+    def _check(self) -> None:
+        self.check()
 
-    def _ending(self) -> Running:
-        assert self._running is not None, "a shutdown follows a start"
-        return self._running
+    async def _open(self, transport: Transport) -> None:
+        config = self._config
+        await self.apply_topology()
+        await config.checkpoints.open()
+        # The capabilities of a transport are known once it is connected.
+        self._fan_out = FanOut(config, tells=self._hooks.hears_sends)
+        self._open_outbox(transport, recovery=NO_BUFFER)
+        if config.consume_from:
+            await self._open_dedup(config.deduplication)
+            await self._receive()
+
+    async def _receive(self) -> None:
+        config, topology = self._config, self._config.topology
+        concurrency = Concurrency(config, self._hooks)
+        queues = [topology.full_name(queue) for queue in config.consume_from]
+        await self._consume(
+            config.transport,
+            EventWay(config, self),
+            {queue: await concurrency.of(queue) for queue in queues},
+            max_deliveries=config.used_retry.max_deliveries,
+            checkpoints=config.checkpoints,
+            dedup=self._dedup,
+            delays=topology.retry.enabled,
+            read_ahead=concurrency.may_read_ahead,
+            ask_concurrency=concurrency.ask,
+        )
+
+    async def _close(self, deadline: Deadline) -> None:
+        await deadline.do_last(self._config.checkpoints.close(), "close the checkpoint store")
+
+    @property
+    def _consumes(self) -> bool:
+        return bool(self._config.consume_from)
 
 
 # -- for code without an event loop ---------------------------------------------------------------
 
 
-def _blocking(
-    method: Callable[Concatenate[Matador, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[SyncMatador, P], T]:
-    """A blocking form of a method of ``Matador``, with the same signature."""
-
-    @wraps(method)
-    def wait(self: SyncMatador, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.wait(method(self.app, *args, **kwargs))
-
-    return wait
-
-
-class SyncMatador:
-    """Runs an application in its own thread. Safe to use from any number of threads.
+class SyncMatador(Blocking[Matador]):
+    """``app.sync()``: an application for code without an event loop. See ``Blocking``.
 
     Example:
         >>> with app.sync() as shop:
         ...     shop.send(OrderPlaced(order_id="1", amount=5), delay=30)
     """
 
-    def __init__(self, app: Matador) -> None:
-        self._app = app
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._life = threading.RLock()
-        self._submitting = threading.Lock()
+    _called = "app"
 
     @property
     def app(self) -> Matador:
-        """The application itself."""
-        return self._app
+        """The application that runs in the background; before that, the one that would."""
+        return self.running
 
     @property
     def state(self) -> AppState:
-        """See ``Matador.state``."""
-        return self._app.state
+        return self.running.state
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.shutdown()
-
-    def start(self) -> None:
-        """See ``Matador.start``."""
-        self._check_thread()
-        with self._life:
-            if self._thread is None:
-                loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=loop.run_forever, name="matador-sync", daemon=True)
-                thread.start()
-                self._loop, self._thread = loop, thread
-            try:
-                self.wait(self._app.start())
-            except BaseException:
-                self._stop_loop()
-                raise
-
-    send = _blocking(Matador.send)
-    send_many = _blocking(Matador.send_many)
-    wait_idle = _blocking(Matador.wait_idle)
-    stop_receiving = _blocking(Matador.stop_receiving)
-
-    def shutdown(self, timeout: Seconds | None = None) -> None:
-        """See ``Matador.shutdown``. Also ends the thread."""
-        self._check_thread()
-        with self._life:
-            if self._thread is None:
-                return
-            try:
-                self.wait(self._app.shutdown(timeout))
-            finally:
-                self._stop_loop()
-
-    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the application's event loop and return its result.
-
-        Raises:
-            NotStartedError: there is no loop yet.
-            WrongLoopError: called in the application's own loop, which would block forever.
-        """
-        try:
-            self._check_thread()
-        except WrongLoopError:
-            coroutine.close()
-            raise
-        with self._submitting:
-            if self._loop is None:
-                coroutine.close()
-                raise NotStartedError
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return future.result()
-
-    def _check_thread(self) -> None:
-        if threading.current_thread() is self._thread:
-            raise WrongLoopError(
-                "app.sync() was called from the application's own event loop, which would block "
-                "forever; use ctx.send(...) in an async callback"
-            )
-
-    def _stop_loop(self) -> None:
-        with self._submitting:  # no other thread submits anything after this
-            loop, self._loop = self._loop, None
-        thread, self._thread = self._thread, None
-        if loop is not None and thread is not None:
-            asyncio.run_coroutine_threadsafe(_finish_other_calls(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
-
-
-async def _finish_other_calls() -> None:
-    """Let the calls of other threads finish, so that none waits for a stopped loop."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    if others:
-        _, late = await asyncio.wait(others, timeout=_LAST_CALLS_TIMEOUT)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+    send = blocking(Matador.send)
+    send_many = blocking(Matador.send_many)
+    wait_idle = blocking(Matador.wait_idle)
+    pause = blocking(Matador.pause)
+    resume = blocking(Matador.resume)

@@ -1,34 +1,36 @@
-"""Fan-out: one event becomes one envelope per enabled subscriber. The payload is encoded once."""
+"""Fan-out: one event becomes one message per enabled subscriber. The payload is encoded once.
+
+What the messages of an event have in common is prepared on first use: where they go, and the text
+of their dockets. Each of them adds its id, payload, time and what the options of the send say.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import logging
-import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from matador.codec.base import (
-    BlankStencil,
     DecodedPayload,
     Encoded,
     PayloadEncoder,
-    Preparing,
-    RawEnvelope,
     Stencil,
-    filling_blanks,
     preparing,
 )
 from matador.codec.headers import HeaderCodec
 from matador.codec.json import JsonCodec
+from matador.codec.payload import PayloadCodec
+from matador.codec.plain import unencodable_key
 from matador.errors import (
     ConfigurationError,
     DelaysNotSupportedError,
+    EventNotRegisteredError,
     InProcessCannotRunStubError,
     InvalidEventError,
     MatadorError,
@@ -36,7 +38,6 @@ from matador.errors import (
     SubscriberNotRegisteredError,
 )
 from matador.events.config import AppConfig, UnsupportedDelays
-from matador.events.plain import TRACEPARENT, Plain
 from matador.model.envelope import ROOM_FOR_ERRORS, Docket, Envelope
 from matador.model.event import EventType
 from matador.model.message import Message
@@ -45,18 +46,19 @@ from matador.model.sending import SendOptions
 from matador.model.subscriber import AnySubscriber, SubscriberStub
 from matador.model.text import lone_surrogate
 from matador.model.topology import Topology, WorkQueue
+from matador.runtime.facts import Kind, Sent
+from matador.runtime.outbox import Parcel
 
 log = logging.getLogger("matador.send")
 
 PLAIN = SendOptions()
 """Options of a send that has none."""
 
-_Choice: TypeAlias = tuple[str, tuple[str, ...] | None, str | None]
+_Kind: TypeAlias = tuple[str, tuple[str, ...] | None, str | None]
+"""The key of an event, the subscribers that were chosen, and the queue."""
 
-_NO_TRACE = f"00-{'f' * 32}-{'f' * 16}-ff"
-_PLAIN_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 _LONG_DELAY = 3600.0
-_MOST_CHOICES = 1000
+_MOST_KINDS = 1000
 _SOME_TIME = datetime(2026, 11, 15, tzinfo=UTC)
 _IDS = uuid.UUID("8a4a1b39-8f5c-5d0e-9b0c-6d1c4f6f9a11")  # never change it: ids depend on it
 _OF_IDS = hashlib.sha1(_IDS.bytes, usedforsecurity=False)
@@ -70,22 +72,77 @@ class Target(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
-class Outgoing(msgspec.Struct):
-    """One envelope to be sent: its message, or the error why there is none, and warnings."""
+class Lane(msgspec.Struct, frozen=True):
+    """How the messages of an event reach one subscriber. ``stencil``: None if the codec has none
+    or they cannot reach it, ``error``: why they cannot, ``elsewhere``: it is a stub."""
 
     target: Target
-    sent: Envelope[Any] | Plain
-    message: Message | None
+    subscriber: str
+    queue: str
+    docket: Docket
+    kind: Kind
+    stencil: Stencil | None
+    error: MatadorError | None
+    elsewhere: bool
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """The messages of an event to some subscribers.
+
+    ``keeps_id``: the id in the options is that of the only message. ``conditional``: subscribers
+    have to be asked whether they are enabled.
+    """
+
+    event: EventType
+    encode: PayloadEncoder
+    lanes: tuple[Lane, ...]
+    keeps_id: bool
+    conditional: bool
+
+
+class _More(msgspec.Struct, frozen=True):
+    """What the messages of one event have beside its payload.
+
+    ``special``: they have what a transport may not support.
+    """
+
+    id: str | None = None
+    before: msgspec.Raw | None = None
+    correlation_id: str | None = None
+    metadata: dict[str, Any] | None = None
+    delay: float = 0.0
+    due: datetime | None = None
+    due_at: float | None = None
+    special: bool = False
+
+
+_NOTHING = _More()
+
+
+class Outgoing(Parcel, gc=False, kw_only=True):
+    """A message of an event on its way to one subscriber.
+
+    Attributes:
+        lane: how it gets there.
+        error: why it is not stored.
+        warnings: what was left out because the transport does not support it.
+        sendable: False if it cannot be sent at all: ``error`` says why.
+        posted: what the outbox will say of it.
+    """
+
+    lane: Lane
     error: MatadorError | None = None
     warnings: tuple[str, ...] = ()
+    sendable: bool = True
+    posted: Awaitable[int | MatadorError] | None = None
 
     @property
-    def envelope(self) -> Envelope[Any]:
-        """The envelope. That of a plain one is created here, because it is rarely needed."""
-        return self.sent.envelope if isinstance(self.sent, Plain) else self.sent
+    def target(self) -> Target:
+        """The subscriber and its queues."""
+        return self.lane.target
 
 
-class Order(msgspec.Struct):
+class Order(msgspec.Struct, frozen=True, gc=False):
     """One event to be sent: its messages, and how many subscribers were skipped."""
 
     event: EventType
@@ -93,239 +150,111 @@ class Order(msgspec.Struct):
     outgoing: list[Outgoing]
 
 
-class Traced(msgspec.Struct, frozen=True):
-    """A stencil with a ``traceparent`` in its metadata, which is filled in afterwards.
+class FanOut:
+    """Creates the messages for events. Sends nothing itself.
 
-    ``place`` is where it is, counted from the end of the body.
+    Args:
+        config: of the application.
+        tells: make facts, because hooks listen to what is sent.
     """
 
-    stencil: Stencil
-    place: int
-
-    def __call__(self, id: str, data: msgspec.Raw, now: datetime, traceparent: str) -> Encoded:
-        """The encoded envelope."""
-        made = self.stencil(id, data, now)
-        body = made.body
-        start = len(body) - self.place
-        end = start + len(_NO_TRACE)
-        return Encoded(body[:start] + traceparent.encode() + body[end:], made.headers)
-
-
-class Way(msgspec.Struct, frozen=True):
-    """How a plain envelope reaches one subscriber. Only id, payload and time are added."""
-
-    target: Target
-    queue: str
-    docket: Docket
-    stencil: Stencil
-    traced: BlankStencil | None
-
-
-class Route(msgspec.Struct, frozen=True):
-    """The fast path of an event that is always sent to every subscriber."""
-
-    event: EventType
-    encode: PayloadEncoder
-    ways: tuple[Way, ...]
-    traceable: bool  # can all of them carry a ``traceparent``?
-    only: Way | None  # the way to its subscriber, if there is a single one
-
-
-class FanOut:
-    """Creates the messages for events. Sends nothing itself."""
-
-    def __init__(self, config: AppConfig) -> None:
+    def __init__(self, config: AppConfig, *, tells: bool = False) -> None:
         schema, topology = config.schema, config.topology
         capabilities = config.transport.capabilities
         self._codec = config.used_codec
-        self._sends_json = type(config.used_codec) is JsonCodec
-        self._writes_json = type(config.used_codec) in (JsonCodec, HeaderCodec)
+        self._preparing = preparing(self._codec)
+        self._metadata_codec = PayloadCodec("json")
+        self._sends_json = type(self._codec) is JsonCodec
+        self._writes_json = type(self._codec) in (JsonCodec, HeaderCodec)
         self._topology = topology
         self._capabilities = capabilities
-        self._clock = config.clock
-        self.largest, self._why = _limit(config.max_message_size, capabilities.max_message_size)
-        """The largest body that is sent, in bytes."""
+        self._transport = config.transport.name
+        self._tells = tells
+        self._new_id = config.clock.new_id
+        self._largest, self._why = _limit(config.max_message_size, capabilities.max_message_size)
         self._unsupported_delays: UnsupportedDelays = config.unsupported_delays
+        self._schema = schema
         self._targets: dict[str, tuple[Target, ...]] = {
             event.key: tuple(_target(topology, one) for one in subscribers)
             for event, subscribers in schema
         }
-        self._choices: dict[_Choice, tuple[Target, ...]] = {}
-        self._routes: dict[type[Any], Route] = {
-            event.payload: route for event, _ in schema if (route := self._route(event)) is not None
-        }
+        self._prepared: dict[_Kind, Prepared] = {}
+        self.known: dict[type[Any], Prepared] = {}
+        """Events that were sent without options before, by the type of their payload."""
 
-    def _route(self, event: EventType) -> Route | None:
-        codec = preparing(self._codec)
-        targets = self._targets[event.key]
-        in_process = self._capabilities.in_process
-        if codec is None or event.metadata:
-            return None
-        if any(
-            one.subscriber.enabled is not None
-            or (in_process and isinstance(one.subscriber, SubscriberStub))
-            for one in targets
-        ):
-            return None
-        try:
-            ways = tuple(_way(codec, event, target) for target in targets)
-            traceable = all(way.traced is not None for way in ways)
-            only = ways[0] if len(ways) == 1 else None
-            return Route(event, codec.payload_encoder(event), ways, traceable, only)
-        except InvalidEventError:  # raised when the event is sent
-            return None
+    # -- what the messages of an event have in common ---------------------------------------------
 
-    def route(self, payload: object) -> Route | None:
-        """The fast path for a payload, if there is one.
-
-        Only for events without options and without universal metadata.
-        """
-        return self._routes.get(type(payload))
-
-    def make_plain(
-        self,
-        route: Route,
-        payload: Any,
-        traceparent: str | None = None,
-        now: datetime | None = None,
-    ) -> Order:
-        """``make`` for an event without options: the same messages in less time.
-
-        With ``traceparent``, of which ``can_carry`` is true, that is their only metadata.
+    def prepare(self, event: EventType, options: SendOptions) -> Prepared:
+        """Where an event goes, prepared on first use.
 
         Raises:
-            InvalidEventError: the payload does not match its type.
-        """
-        data = route.encode(payload)
-        json = data if self._writes_json else None
-        now = now or self._clock.now()
-        outgoing: list[Outgoing] = []
-        for way in route.ways:
-            id_ = self._clock.new_id()
-            if traceparent is None or way.traced is None:
-                encoded = way.stencil(id_, data, now)
-            else:
-                encoded = way.traced(id_, data, now, traceparent)
-            plain = Plain(id_, payload, way.docket, now, traceparent, json)
-            target, size = way.target, len(encoded.body)
-            if size <= self.largest:
-                message = Message(id_, way.queue, encoded.body, encoded.headers)
-                outgoing.append(Outgoing(target, plain, message))
-            else:
-                error = MessageTooLargeError(size, self.largest, why=self._why)
-                outgoing.append(Outgoing(target, plain, None, error))
-        return Order(route.event, 0, outgoing)
-
-    def make_message(
-        self, route: Route, way: Way, payload: Any, traceparent: str | None, now: datetime
-    ) -> tuple[Message, Plain] | None:
-        """``make_plain`` for the only subscriber; None if the message is too large.
-
-        Raises:
-            InvalidEventError: the payload does not match its type.
-        """
-        data = route.encode(payload)
-        id_ = self._clock.new_id()
-        if traceparent is None or way.traced is None:
-            encoded = way.stencil(id_, data, now)
-        else:
-            encoded = way.traced(id_, data, now, traceparent)
-        body = encoded.body
-        if len(body) > self.largest:
-            return None
-        json = data if self._writes_json else None
-        plain = Plain(id_, payload, way.docket, now, traceparent, json)
-        return Message(id_, way.queue, body, encoded.headers), plain
-
-    def can_carry(self, route: Route, metadata: Mapping[str, Any] | None) -> str | None:
-        """The ``traceparent`` of these metadata, if there is nothing else in them, and the fast
-        path can carry it."""
-        found = metadata.get(TRACEPARENT) if metadata and len(metadata) == 1 else None
-        if not isinstance(found, str) or _PLAIN_TRACE.fullmatch(found) is None:
-            return None
-        return found if route.traceable else None
-
-    async def make(
-        self,
-        event: EventType,
-        payload: Any,
-        options: SendOptions,
-        universal: Mapping[str, Any] | None,
-    ) -> Order:
-        """The messages for one event, with a payload, plain data, or a ``DecodedPayload``.
-
-        Raises:
-            InvalidEventError: the payload, ``before`` or the metadata is invalid.
-            ConfigurationError: an option is invalid.
+            EventNotRegisteredError: the event is not in the schema.
             SubscriberNotRegisteredError: the event has no such subscriber.
             QueueNotFoundError: the topology has no such queue.
         """
-        targets = self.targets(event, options)
-        payload, data = self.encoded(event, payload)
-        before = options.before
-        raw_before = None if before is None else self._codec.encode_payload(event, before)
-        metadata = merged_metadata(event, universal, options.metadata)
-        if options is not PLAIN:
-            _check(options)
-        now = self._clock.now()
-        delay = 0.0 if options.delay is None else seconds(options.delay, "delay")
-        due = _due(now, delay) if delay else None
-        order = Order(event, 0, [])
-        for target in targets:
-            subscriber = target.subscriber
-            if subscriber.enabled is not None and not await _is_enabled(subscriber):
-                order.skipped += 1
-                continue
-            docket = Docket(
-                event_key=event.key,
-                target_subscriber=subscriber.name,
-                created_at=now,
-                attempts=1,
-                importance=subscriber.importance,
-                event_description=event.description,
-                scheduled_for=due,
-                correlation_id=options.correlation_id,
-                metadata=metadata,
+        wanted = options.subscribers
+        kind = event.key, wanted if wanted is None else tuple(wanted), options.queue
+        found = self._prepared.get(kind)
+        if found is None or found.event is not event:
+            found = self._prepare(event, options)
+            if len(self._prepared) < _MOST_KINDS:
+                self._prepared[kind] = found
+            if kind[1] is None and kind[2] is None:
+                self.known[event.payload] = found
+        return found
+
+    def _prepare(self, event: EventType, options: SendOptions) -> Prepared:
+        if event.key not in self._schema:
+            raise EventNotRegisteredError(
+                f"event {event.key!r} is not in the schema of this application"
             )
-            id_ = self._clock.new_id() if options.id is None else _id(options, subscriber.name)
-            raw = Envelope(id_, data, docket, raw_before)
-            envelope = Envelope(raw.id, payload, docket, before)
-            order.outgoing.append(self._outgoing(target, envelope, raw, options, delay))
-        return order
+        targets = self._chosen(event, options)
+        chosen, codec = options.subscribers, self._preparing
+        encode: PayloadEncoder | None = None
+        if codec is not None:
+            try:
+                encode = codec.payload_encoder(event)
+            except InvalidEventError:  # raised when the event is sent
+                encode = None
+        return Prepared(
+            event,
+            encode or (lambda payload: self._codec.encode_payload(event, payload)),
+            tuple(self._lane(event, target) for target in targets),
+            chosen is not None and len(chosen) == 1,
+            any(one.subscriber.enabled is not None for one in targets),
+        )
 
-    def encoded(self, event: EventType, payload: Any) -> tuple[Any, msgspec.Raw]:
-        """A payload, plain data or a ``DecodedPayload``: the payload, and its bytes.
+    def _lane(self, event: EventType, target: Target) -> Lane:
+        subscriber = target.subscriber
+        docket = Docket(
+            event_key=event.key,
+            target_subscriber=subscriber.name,
+            created_at=_SOME_TIME,
+            attempts=1,
+            importance=subscriber.importance,
+            event_description=event.description,
+        )
+        error: MatadorError | None = None
+        elsewhere = isinstance(subscriber, SubscriberStub)
+        if self._capabilities.in_process and elsewhere:
+            error = InProcessCannotRunStubError(
+                f"subscriber {subscriber.name!r} is a stub, but the in-process transport "
+                f"delivers only within this process"
+            )
+        stencil: Stencil | None = None
+        if self._preparing is not None and error is None:
+            try:
+                stencil = self._preparing.prepare(docket)
+            except InvalidEventError:  # raised when the event is sent
+                stencil = None
+        name, queue = subscriber.name, target.names[0]
+        kind = Kind(
+            "event", event.key, name, queue, self._transport, docket.importance, event.description
+        )
+        return Lane(target, name, queue, docket, kind, stencil, error, elsewhere)
 
-        Raises:
-            InvalidEventError: the payload does not match its type.
-        """
-        if type(payload) is DecodedPayload:
-            if self._sends_json:
-                return payload.payload, payload.json
-            payload = payload.payload
-        return payload, self._codec.encode_payload(event, payload)
-
-    def targets(self, event: EventType, options: SendOptions) -> tuple[Target, ...]:
-        """The subscribers that an event is sent to, enabled or not.
-
-        Raises:
-            SubscriberNotRegisteredError: the event has no such subscriber.
-            QueueNotFoundError: the topology has no such queue.
-        """
+    def _chosen(self, event: EventType, options: SendOptions) -> tuple[Target, ...]:
         targets = self._targets.get(event.key, ())
-        if options.subscribers is None and options.queue is None:
-            return targets
-        wanted = None if options.subscribers is None else tuple(options.subscribers)
-        choice = (event.key, wanted, options.queue)
-        known = self._choices.get(choice)
-        targets = self._chosen(event, targets, options) if known is None else known
-        if known is None and len(self._choices) < _MOST_CHOICES:
-            self._choices[choice] = targets
-        return targets
-
-    def _chosen(
-        self, event: EventType, targets: tuple[Target, ...], options: SendOptions
-    ) -> tuple[Target, ...]:
         wanted, queue = options.subscribers, options.queue
         if wanted is not None:
             known = {target.subscriber.name: target for target in targets}
@@ -341,34 +270,165 @@ class FanOut:
             targets = tuple(Target(one.subscriber, (found,), (name,)) for one in targets)
         return targets
 
-    def _outgoing(
+    async def enabled(self, prepared: Prepared) -> Prepared:
+        """Only the subscribers that are enabled now."""
+        lanes = [
+            lane
+            for lane in prepared.lanes
+            if lane.target.subscriber.enabled is None or await _is_enabled(lane.target.subscriber)
+        ]
+        return msgspec.structs.replace(prepared, lanes=tuple(lanes), conditional=False)
+
+    # -- the messages of one event ----------------------------------------------------------------
+
+    def make(
         self,
-        target: Target,
-        envelope: Envelope[Any],
-        raw: RawEnvelope,
+        prepared: Prepared,
+        payload: Any,
         options: SendOptions,
-        delay: float,
-    ) -> Outgoing:
-        can = self._capabilities
-        if can.in_process and isinstance(target.subscriber, SubscriberStub):
-            error = InProcessCannotRunStubError(
-                f"subscriber {target.subscriber.name!r} is a stub, but the in-process transport "
-                f"delivers only within this process"
+        universal: Mapping[str, Any] | None,
+        now: datetime,
+    ) -> list[Outgoing]:
+        """The messages for one event, with a payload, plain data, or a ``DecodedPayload``.
+
+        Raises:
+            InvalidEventError: the payload, ``before`` or the metadata is invalid.
+            ConfigurationError: an option is invalid.
+        """
+        if type(payload) is DecodedPayload:
+            data = payload.json if self._sends_json else prepared.encode(payload.payload)
+            payload = payload.payload
+        else:
+            data = prepared.encode(payload)
+        more = _NOTHING
+        event = prepared.event
+        if options is not PLAIN or universal or event.metadata or event.metadata_type is not None:
+            more = self._more(event, options, universal, now)
+        new_id, fact, key = self._new_id, None, event.key
+        outgoing: list[Outgoing] = []
+        for lane in prepared.lanes:
+            id_ = new_id() if more.id is None else _id(more.id, prepared, lane)
+            if self._tells:
+                fact = Sent(
+                    lane.kind,
+                    id_,
+                    now.timestamp(),
+                    data if self._writes_json else None,
+                    payload,
+                    more.due_at,
+                    more.correlation_id,
+                    more.metadata,
+                    options.before,
+                )
+            stencil = lane.stencil
+            if more.special or stencil is None:
+                outgoing.append(self._special(lane, id_, data, more, options, now, fact))
+                continue
+            encoded = stencil(id_, data, now, more.before, more.correlation_id, more.metadata)
+            body = encoded.body
+            message = Message(
+                id_, lane.queue, body, encoded.headers, elsewhere=lane.elsewhere, name=key
             )
-            return Outgoing(target, envelope, None, error)
+            one = Outgoing(message, None, fact, lane=lane)
+            if len(body) > self._largest:
+                one.sendable, one.error = False, self._too_large(encoded)
+            outgoing.append(one)
+        return outgoing
+
+    def _more(
+        self,
+        event: EventType,
+        options: SendOptions,
+        universal: Mapping[str, Any] | None,
+        now: datetime,
+    ) -> _More:
+        """What the messages of one event have beside its payload."""
+        _check(options)
+        before = None if options.before is None else self._before(event, options.before)
+        delay = 0.0 if options.delay is None else seconds(options.delay, "delay")
+        metadata = None
+        if (typed := event.typed_metadata) is not None:
+            metadata = self._typed_metadata(event, typed, universal, options.metadata) or None
+        elif universal or event.metadata or options.metadata is not None:
+            metadata = _merged(event, universal, options.metadata) or None
+        special = delay or options.priority is not None or options.ordering_key is not None
+        due = _due(now, delay) if delay else None
+        return _More(
+            options.id,
+            before,
+            options.correlation_id,
+            metadata,
+            delay,
+            due,
+            None if due is None else due.timestamp(),
+            bool(special),
+        )
+
+    def _before(self, event: EventType, before: Any) -> msgspec.Raw:
+        try:
+            return self._codec.encode_payload(event, before)
+        except InvalidEventError as error:
+            raise _placed(event, "before", error) from error
+
+    def _typed_metadata(
+        self,
+        event: EventType,
+        typed: EventType,
+        universal: Mapping[str, Any] | None,
+        given: object,
+    ) -> dict[str, Any]:
+        """What is merged, as it was given: the type only checks it."""
+
+        encode = self._metadata_codec.encode_payload
+        if typed.payload in type(given).__mro__:
+            try:
+                given = msgspec.json.decode(encode(typed, given))
+            except InvalidEventError as error:
+                raise _placed(event, "metadata", error) from error
+        merged = _merged(event, universal, given)
+        try:
+            encode(typed, merged)
+        except InvalidEventError as error:
+            key = unencodable_key(merged)
+            where = "metadata" if key is None else f"metadata[{key!r}]"
+            raise _placed(event, where, error) from error
+        return merged
+
+    def _too_large(self, encoded: Encoded) -> MessageTooLargeError:
+        return MessageTooLargeError(len(encoded.body), self._largest, why=self._why)
+
+    def _special(
+        self,
+        lane: Lane,
+        id: str,
+        data: msgspec.Raw,
+        more: _More,
+        options: SendOptions,
+        now: datetime,
+        fact: Sent | None,
+    ) -> Outgoing:
+        """A message with options that a transport may not support, or without a stencil."""
+
+        def unsendable(error: MatadorError) -> Outgoing:
+            nothing = Message(id, lane.queue, b"")
+            return Outgoing(nothing, None, fact, lane=lane, error=error, sendable=False)
+
+        if lane.error is not None:
+            return unsendable(lane.error)
+        can, target, delay = self._capabilities, lane.target, more.delay
         warnings: list[str] = []
         if delay:
             problem = self._delay_problem(delay)
             if problem is not None and self._unsupported_delays == "error":
-                return Outgoing(target, envelope, None, DelaysNotSupportedError(problem))
+                return unsendable(DelaysNotSupportedError(problem))
             if problem is not None:
                 warnings.append(f"{problem}; sent without the delay")
                 delay = 0.0
             elif delay > _LONG_DELAY:
                 log.warning(
                     "%s for %s is delayed by %.1f hours; the broker must keep it until then",
-                    envelope.docket.event_key,
-                    target.subscriber.name,
+                    lane.docket.event_key,
+                    lane.subscriber,
                     delay / 3600,
                 )
         priority, ordering_key = options.priority, options.ordering_key
@@ -379,16 +439,32 @@ class FanOut:
         if ordering_key is not None and can.ordering != "partition":
             warnings.append("sent without its ordering key: the transport does not support it")
             ordering_key = None
-        try:
-            encoded = self._codec.encode(raw)
-            if (size := len(encoded.body)) > self.largest:
-                raise MessageTooLargeError(size, self.largest, why=self._why)
-        except MessageTooLargeError as error:  # a codec may have a limit of its own
-            return Outgoing(target, envelope, None, error)
-        message = Message(
-            raw.id, target.names[0], encoded.body, encoded.headers, delay, priority, ordering_key
+        docket = msgspec.structs.replace(
+            lane.docket,
+            created_at=now,
+            scheduled_for=more.due,
+            correlation_id=more.correlation_id,
+            metadata=more.metadata or {},
         )
-        return Outgoing(target, envelope, message, None, tuple(warnings))
+        try:
+            encoded = self._codec.encode(Envelope(id, data, docket, more.before))
+        except MessageTooLargeError as error:  # a codec may have a limit of its own
+            return unsendable(error)
+        if len(encoded.body) > self._largest:
+            return unsendable(self._too_large(encoded))
+        body, headers = encoded.body, encoded.headers
+        message = Message(
+            id,
+            lane.queue,
+            body,
+            headers,
+            delay,
+            priority,
+            ordering_key,
+            elsewhere=lane.elsewhere,
+            name=lane.docket.event_key,
+        )
+        return Outgoing(message, None, fact, lane=lane, warnings=tuple(warnings))
 
     def _delay_problem(self, delay: float) -> str | None:
         if not self._capabilities.delays:
@@ -433,11 +509,8 @@ def derived_id(*parts: str) -> str:
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
-def _id(options: SendOptions, subscriber: str) -> str:
-    assert options.id is not None
-    if options.subscribers is not None and len(options.subscribers) == 1:
-        return options.id
-    return derived_id(options.id, subscriber)
+def _id(given: str, prepared: Prepared, lane: Lane) -> str:
+    return given if prepared.keeps_id else derived_id(given, lane.subscriber)
 
 
 def _target(topology: Topology, subscriber: AnySubscriber) -> Target:
@@ -451,36 +524,6 @@ def _target(topology: Topology, subscriber: AnySubscriber) -> Target:
     return Target(subscriber, tuple(chain), tuple(topology.full_name(one.name) for one in chain))
 
 
-def plain_docket(event: EventType, target: Target) -> Docket:
-    """The docket of an event to a subscriber, sent without options at some time."""
-    return Docket(
-        event_key=event.key,
-        target_subscriber=target.subscriber.name,
-        created_at=_SOME_TIME,
-        attempts=1,
-        importance=target.subscriber.importance,
-        event_description=event.description,
-    )
-
-
-def _way(codec: Preparing, event: EventType, target: Target) -> Way:
-    docket = plain_docket(event, target)
-    return Way(target, target.names[0], docket, codec.prepare(docket), _traced(codec, docket))
-
-
-def _traced(codec: Preparing, docket: Docket) -> BlankStencil | None:
-    """The stencil for traced events, if the codec writes metadata as text."""
-    docket = msgspec.structs.replace(docket, metadata={TRACEPARENT: _NO_TRACE})
-    stencil = codec.prepare(docket)
-    body, mark = stencil("", msgspec.Raw(b"null"), _SOME_TIME).body, _NO_TRACE.encode()
-    if body.count(mark) != 1:
-        return None
-    filling = filling_blanks(codec)
-    if filling is not None:
-        return filling.prepare_blank(docket, _NO_TRACE)
-    return Traced(stencil, len(body) - body.index(mark))
-
-
 async def _is_enabled(subscriber: AnySubscriber) -> bool:
     try:
         answer = subscriber.enabled() if subscriber.enabled is not None else True
@@ -490,19 +533,24 @@ async def _is_enabled(subscriber: AnySubscriber) -> bool:
         return True
 
 
-def merged_metadata(
-    event: EventType, universal: Mapping[str, Any] | None, given: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _placed(event: EventType, where: str, error: InvalidEventError) -> InvalidEventError:
+    """The error with the argument to which it belongs."""
+    prefix = f"event {event.key!r}: "
+    return type(error)(f"{prefix}{where}: {str(error).removeprefix(prefix)}")
+
+
+def _merged(event: EventType, universal: Mapping[str, Any] | None, given: object) -> dict[str, Any]:
     """The metadata of a send: overrides that of the event, which overrides universal metadata."""
-    if given is not None and not _is_mapping(given):
-        raise InvalidEventError(f"event {event.key!r}: metadata must be a mapping, got {given!r}")
-    if not universal and not event.metadata:
-        return dict(given) if given else {}
-    return {**(universal or {}), **event.metadata, **(given or {})}
-
-
-def _is_mapping(given: object) -> bool:
-    return type(given) is dict or isinstance(given, Mapping)  # the second check is slow
+    merged = {**(universal or {}), **event.metadata}
+    if given is None:
+        return merged
+    if not isinstance(given, Mapping):
+        kind = event.metadata_type
+        type_ = "" if kind is None else f" or an instance of {kind.__name__}"
+        raise InvalidEventError(
+            f"event {event.key!r}: metadata must be a mapping{type_}, got {given!r}"
+        )
+    return {**merged, **cast("Mapping[str, Any]", given)}
 
 
 def _check(options: SendOptions) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from matador.errors import SubscriberIsStubError, UnsupportedError
+from matador.errors import ConfigurationError, SubscriberIsStubError, UnsupportedError
 from matador.events.config import AppConfig
-from matador.events.hooks import HookSet
 from matador.model.capabilities import DeliveryMode
+from matador.model.options import whole_number
 from matador.model.schema import Schema
 from matador.model.subscriber import Subscriber, SubscriberStub
 from matador.model.topology import Topology
 from matador.policy.retry import may_run_again
-from matador.runtime.worker import DEFAULT_CONCURRENCY
+from matador.runtime.hooks import HookSet
 from matador.transports.base import Transport
 
 log = logging.getLogger("matador")
@@ -22,26 +22,30 @@ log = logging.getLogger("matador")
 class Concurrency:
     """How many messages of each queue run concurrently, and which queues may be read ahead."""
 
-    def __init__(self, schema: Schema, topology: Topology, hooks: HookSet) -> None:
+    def __init__(self, config: AppConfig, hooks: HookSet) -> None:
+        schema, topology = config.schema, config.topology
         self._topology = topology
+        self._default = config.concurrency
         self.ask = None if hooks.get_queue_concurrency is None else self.of
         self._asked = hooks.get_queue_concurrency
         self._once = {
             topology.full_name(one.queue or topology.default_queue.name)
             for _, subscribers in schema
             for one in subscribers
-            if isinstance(one, Subscriber) and not may_run_again(one)
+            if isinstance(one, Subscriber) and not may_run_again(one.idempotent)
         }
 
     async def of(self, queue: str) -> int:
         """The concurrency of a queue, by its full name."""
         asked = None if self._asked is None else await self._asked(queue)
         given = self._topology.queue(queue).concurrency if self._topology.has_queue(queue) else None
-        usual = given or DEFAULT_CONCURRENCY
+        usual = given or self._default
+        if asked is None:
+            return usual
         try:
-            return max(1, int(asked or usual))
-        except (TypeError, ValueError, OverflowError):
-            log.error("get_queue_concurrency returned %r for %s: not a number", asked, queue)
+            return whole_number(asked, f"get_queue_concurrency for {queue}", minimum=1)
+        except ConfigurationError as error:
+            log.error("%s; the topology decides instead", error)
             return usual
 
     def may_read_ahead(self, queue: str) -> bool:

@@ -1,16 +1,15 @@
-"""Counts the messages and the dead letters of an application's queues, and says who is paused."""
+"""Counts the messages and the dead letters of queues, and says which are paused."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from matador.errors import QueueNotFoundError, UnsupportedError
-from matador.events.app import Matador
-from matador.events.queue_pauses import pausing
+from matador.errors import UnsupportedError
+from matador.events.queue_pauses import paused_of
 from matador.model.message import QueueDepth
-from matador.model.topology import WorkQueue
-from matador.runtime.few_at_once import few_at_once
-from matador.transports.base import Measuring
+from matador.model.topology import Topology, WorkQueue
+from matador.runtime.few_at_once import depths_of
+from matador.transports.base import Measuring, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +26,28 @@ class QueueCounts:
     paused: bool | None = None
 
 
-async def count(app: Matador) -> list[QueueCounts]:
-    """The depths of all queues of a connected application.
+async def count(transport: Transport, topology: Topology) -> list[QueueCounts]:
+    """The depths of all queues of a topology, on a connected transport.
 
     Raises:
         UnsupportedError: the transport does not know them.
     """
-    transport = app.transport
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         raise UnsupportedError(f"{transport.name} cannot count the messages of a queue")
 
-    async def depth(name: str) -> QueueDepth | None:
-        try:
-            return await transport.depth(name)
-        except QueueNotFoundError:
-            return None
+    names: list[str] = []
+    for queue in topology.queues:
+        names.append(topology.full_name(queue.name))
+        names += [topology.dead_letter_name(queue.name, kind) for kind in topology.kinds_of(queue)]
+    depths = dict(zip(names, await depths_of(transport, names), strict=True))
+    paused = await paused_of(transport, [topology.full_name(one.name) for one in topology.queues])
 
-    pauses = pausing(transport)
-
-    async def paused(name: str) -> bool | None:
-        try:
-            return None if pauses is None else await pauses.is_paused(name)
-        except QueueNotFoundError:
-            return None
-
-    topology = app.topology
-
-    async def counts(queue: WorkQueue) -> QueueCounts:
+    def counts(queue: WorkQueue, is_paused: bool | None) -> QueueCounts:
         dead: dict[str, int | None] = {}
         for kind in topology.kinds_of(queue):
-            letters = await depth(topology.dead_letter_name(queue.name, kind))
+            letters = depths[topology.dead_letter_name(queue.name, kind)]
             dead[kind] = None if letters is None else letters.total
         name = topology.full_name(queue.name)
-        return QueueCounts(name, await depth(name), dead, await paused(name))
+        return QueueCounts(name, depths[name], dead, is_paused)
 
-    return await few_at_once(counts, topology.queues)
+    return list(map(counts, topology.queues, paused))

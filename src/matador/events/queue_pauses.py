@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from matador.errors import UnsupportedError
-from matador.transports.base import QueuePausing, Transport
+from collections.abc import Sequence
+
+from matador.errors import QueueNotFoundError, UnsupportedError
+from matador.runtime.few_at_once import few_at_once
+from matador.transports.base import MeasuringMany, QueuePausing, Transport
 
 
 def pausing(transport: Transport) -> QueuePausing | None:
@@ -11,6 +14,23 @@ def pausing(transport: Transport) -> QueuePausing | None:
     if transport.capabilities.pause and isinstance(transport, QueuePausing):
         return transport
     return None
+
+
+async def paused_of(transport: Transport, queues: Sequence[str]) -> Sequence[bool | None]:
+    """Whether each queue is paused, in order; None: it does not exist, or cannot be paused."""
+    pauses = pausing(transport)
+    if pauses is None:
+        return [None] * len(queues)
+    if isinstance(transport, MeasuringMany):
+        return await transport.paused(queues)
+
+    async def paused(name: str) -> bool | None:
+        try:
+            return await pauses.is_paused(name)
+        except QueueNotFoundError:
+            return None
+
+    return await few_at_once(paused, queues)
 
 
 def why_not(transport: Transport) -> str:

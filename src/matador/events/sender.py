@@ -3,46 +3,58 @@
 from __future__ import annotations
 
 import logging
-from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
+
+import msgspec
 
 from matador.errors import (
     InvalidEventError,
-    NotStartedError,
-    ShuttingDownError,
-    WrongLoopError,
+    SendFailedError,
+    SendUnconfirmedError,
+    may_be_stored,
 )
 from matador.events.config import AppConfig
-from matador.events.dispatcher import as_ours
-from matador.events.fanout import PLAIN, FanOut, Order, Outgoing, Plain, Route
-from matador.events.hooks import HookSet, Sending
-from matador.events.running import Running
-from matador.events.short_forms import Surrounding
+from matador.events.fanout import PLAIN, FanOut, Order, Outgoing
 from matador.model.event import EventType, event_type_of
-from matador.model.message import Message, Once
+from matador.model.message import Once
 from matador.model.options import Seconds
-from matador.model.sending import SendErrors, SendOptions, SendResult, raise_for_errors
-from matador.runtime.activity import Activity
-from matador.runtime.lifecycle import Lifecycle
+from matador.model.sending import (
+    SendErrors,
+    SendOptions,
+    SendResult,
+    SentTo,
+    raise_for_errors,
+)
+from matador.model.text import storable_text
+from matador.runtime.connection import Connection
+from matador.runtime.facts import NotSent
+from matador.runtime.hooks import HookSet, Sending
+from matador.runtime.outbox import Outbox, Parcel
+from matador.runtime.service import Service
 
-log = logging.getLogger("matador.hooks")
+log = logging.getLogger("matador.send")
 
 _MISSING: Any = object()
 _SAME_TIME = 32  # so many events of one call are made in a fraction of a millisecond
 
 
-class SendsEvents:
+class SendsEvents(Service):
     """The state of ``Matador``, and how it sends."""
 
     def __init__(self, config: AppConfig) -> None:
+        super().__init__(
+            "the application",
+            Connection(config.transport, "the application", owned=True),
+            hooks=config.hooks,
+            clock=config.clock,
+            shutdown=config.shutdown,
+            connect_timeout=config.connect_timeout,
+        )
         self._config = config
         self._transport = config.transport.name
-        self._activity = Activity()
-        self._lifecycle = Lifecycle(self._activity, config.shutdown)
-        self._loop: AbstractEventLoop | None = None
-        self._running: Running | None = None
+        self._fan_out: FanOut  # set at the start, when the capabilities are known
 
     async def send(
         self,
@@ -50,7 +62,7 @@ class SendsEvents:
         data: Any = _MISSING,
         /,
         *,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: object = None,
         correlation_id: str | None = None,
         delay: Seconds | None = None,
         before: Any = None,
@@ -64,7 +76,8 @@ class SendsEvents:
         does nothing and is not an error.
 
         Args:
-            metadata: for debugging; overrides universal metadata and the event's metadata.
+            metadata: for debugging: a mapping, or an instance of the event's type of metadata.
+                Overrides universal metadata and the event's metadata.
             correlation_id: is copied to every message, and to the events that callbacks send.
             delay: seconds until the event may be handled.
             before: for change events, the earlier state, of the same type as the payload.
@@ -74,14 +87,15 @@ class SendsEvents:
         Raises:
             SendFailedError: a message was not stored, or its outcome is unknown; ``error.result``
                 says which, and what was stored. ``send_errors="report"`` returns it instead.
-            InvalidEventError: the payload does not match its type; names the field.
+            EventNotRegisteredError: the event is not in the schema.
+            InvalidEventError: the payload or the metadata does not match its type; names the field.
             ConfigurationError: an option is invalid.
             NotStartedError, ShuttingDownError: the application is not running.
             WrongLoopError: it was started in another event loop.
 
         Nothing was sent, except in the case of a ``SendFailedError``.
         """
-        running = self._sending()
+        outbox, hooks, fan_out = self._may_send(), self._hooks, self._fan_out
         options = PLAIN
         if not (
             metadata is None
@@ -99,63 +113,33 @@ class SendsEvents:
                 priority=priority,
                 ordering_key=ordering_key,
             )
-        hooks, fan_out, dispatcher = running.hooks, running.fan_out, running.dispatcher
-        trace: str | None = None
-        surrounding: Surrounding | None = None
-        if hooks.send_wraps:
-            return (await self._send_wrapped([(*self._resolve(payload, data), options)]))[0]
-        plain = options is PLAIN and data is _MISSING
-        route = fan_out.route(payload) if plain else None
-        if hooks.send_around is not None:
-            found = None
-            if route is not None and route.traceable and hooks.short_send is not None:
-                try:
-                    found = hooks.short_send(route.event.key, self._transport)
-                except Exception:
-                    log.exception("the hook on_send_enter raised an error, which was ignored")
-            if type(found) is str:
-                trace = found
-            elif found is None:
-                event, value = self._resolve(payload, data)
-                return await self._send_around(running, event, value, options, route)
-            else:
-                surrounding = cast("Surrounding", found)
-                trace = surrounding.traceparent
-        load = hooks.load_universal_metadata
+        prepared = fan_out.known.get(payload.__class__) if options is PLAIN else None
+        if prepared is None or data is not _MISSING:
+            event, payload = self._resolve(payload, data)
+            prepared = fan_out.prepare(event, options)
+        if hooks.send_around is not None or hooks.load_universal_metadata is not None:
+            (result,) = await self._send_all([(prepared.event, payload, options)])
+            return result
         self._activity.enqueuing += 1
         try:
-            universal = None if load is None else await load()
-            if route is not None and not universal:
-                now, way = self._config.clock.now(), route.only
-                made: tuple[Message, Plain] | None = None
-                if way is not None and not dispatcher.needs_envelopes:  # as most often
-                    made = fan_out.make_message(route, way, payload, trace, now)
-                if way is None or made is None:
-                    order = fan_out.make_plain(route, payload, trace, now)
-                    result = await dispatcher.send(order)
-                else:
-                    message, sent = made
-                    try:
-                        failure = await dispatcher.submit(message)
-                    except Exception as error:  # noqa: BLE001 - see as_ours
-                        failure = as_ours(error)
-                    if failure is None:
-                        result = dispatcher.stored(way, sent)
-                    else:
-                        failed = Outgoing(way.target, sent, message, failure)
-                        result = await dispatcher.report(Order(route.event, 0, [failed]))
-            else:
-                event, value = self._resolve(payload, data)
-                order = await fan_out.make(event, value, options, universal)
-                result = await dispatcher.send(order)
-        except BaseException as error:
-            if surrounding is not None:
-                _finish(surrounding, error)
-            raise
+            skipped = 0
+            if prepared.conditional:
+                enabled = await fan_out.enabled(prepared)
+                skipped = len(prepared.lanes) - len(enabled.lanes)
+                prepared = enabled
+            outgoing = fan_out.make(prepared, payload, options, None, self._clock.now())
+            event = prepared.event
+            for one in outgoing:
+                if one.sendable:
+                    one.posted = outbox.post(one)
+            for one in outgoing:
+                if one.posted is not None and not isinstance(found := await one.posted, int):
+                    one.error = found
+            result = self._stored(event, skipped, outgoing) or await self._result(
+                outbox, Order(event, skipped, outgoing)
+            )
         finally:
             self._activity.finished_enqueuing()
-        if surrounding is not None:
-            _finish(surrounding, None)
         if result.errors and self._config.send_errors == "raise":
             raise_for_errors([result])
         return result
@@ -173,50 +157,27 @@ class SendsEvents:
                 ``error.results`` has the results of all events, in order; ``error.result`` is the
                 first with errors. ``send_errors="report"`` returns them instead.
             InvalidEventError, ConfigurationError: an event or option is invalid; nothing was sent.
-            NotStartedError, ShuttingDownError, WrongLoopError: see ``send``.
+            EventNotRegisteredError, NotStartedError, ShuttingDownError, WrongLoopError: see
+                ``send``.
 
         Example:
             >>> results = await app.send_many(OrderPlaced(str(n), n) for n in range(10_000))
         """
-        running = self._sending()
-        items = list(events)
-        trace: str | None = None
-        if not running.hooks.send_wraps and running.hooks.send_around is not None:
-            routes = map(running.fan_out.route, items)
-            if all(route is not None and route.traceable for route in routes):
-                trace = _short_batch(running.hooks, self._transport)
-        if running.hooks.send_wraps or (running.hooks.send_around is not None and trace is None):
-            given = [_item(item) for item in items]
-            return await self._send_wrapped(
-                [(*self._resolve(payload, _MISSING), options) for payload, options in given]
-            )
-        fan_out = running.fan_out
-        self._activity.enqueuing += len(items)
-        try:
-            universal = await _universal(running)
-            orders: list[Order] = []
-            now: datetime | None = None
-            for number, item in enumerate(items):
-                route = None if universal else fan_out.route(item)
-                if route is not None:
-                    if now is None or not number % _SAME_TIME:
-                        now = self._config.clock.now()
-                    orders.append(fan_out.make_plain(route, item, trace, now))
-                    continue
-                payload, options = _item(item)
-                event, value = self._resolve(payload, _MISSING)
-                now = self._config.clock.now()
-                order = running.prepared.make(event, value, options, universal, now)
-                if order is None:
-                    order = await fan_out.make(event, value, options, universal)
-                    now = None  # it may have waited
-                orders.append(order)
-            results = await running.dispatcher.send_all(orders)
-        finally:
-            self._activity.finished_enqueuing(len(items))
-        if self._config.send_errors == "raise":
-            raise_for_errors(results)
-        return results
+        self._may_send()
+        given: list[tuple[EventType, Any, SendOptions]] = []
+        fan_out = self._fan_out
+        for item in events:
+            known = fan_out.known.get(item.__class__)
+            if known is None:
+                match item:
+                    case (payload, SendOptions() as options):
+                        given.append((*self._resolve(payload, _MISSING), options))
+                        continue
+                    case _:
+                        event, item = self._resolve(item, _MISSING)
+                        known = fan_out.prepare(event, PLAIN)
+            given.append((known.event, item, PLAIN))
+        return await self._send_all(given)
 
     async def publish(
         self,
@@ -240,93 +201,7 @@ class SendsEvents:
             >>> await app.publish([(placed, {"order_id": "1", "amount": 5}, options)],
             ...                   once=Once("import-2026"))
         """
-        return await self._send_wrapped(events, once, send_errors)
-
-    async def _send_around(
-        self,
-        running: Running,
-        event: EventType,
-        value: Any,
-        options: SendOptions,
-        route: Route | None,
-    ) -> SendResult:
-        """Send one event between ``on_send_enter`` and ``on_send_exit``."""
-        around = running.hooks.send_around
-        assert around is not None
-        sending = Sending((event.key,), 1, self._transport, {})
-        self._activity.enqueuing += 1
-        states = around.enter(sending)
-        failure: BaseException | None = None
-        try:
-            universal = sending.metadata
-            if running.hooks.load_universal_metadata is not None:
-                universal = {**(await _universal(running) or {}), **universal}
-            trace = None if route is None else running.fan_out.can_carry(route, universal)
-            if route is not None and (trace is not None or not universal):
-                order = running.fan_out.make_plain(route, value, trace)
-            else:
-                order = await running.fan_out.make(event, value, options, universal)
-            result = await running.dispatcher.send(order)
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            around.exit(sending, states, failure)
-            del failure
-            self._activity.finished_enqueuing()
-        if result.errors and self._config.send_errors == "raise":
-            raise_for_errors([result])
-        return result
-
-    async def _send_wrapped(
-        self,
-        events: Sequence[tuple[EventType, Any, SendOptions]],
-        once: Once | None = None,
-        send_errors: SendErrors | None = None,
-    ) -> list[SendResult]:
-        """Send inside every ``on_send_wrap``."""
-        running = self._sending()
-        results: list[SendResult] = []
-
-        async def proceed() -> None:
-            universal = {**(await _universal(running) or {}), **sending.metadata}
-            orders = await self._orders(running, events, universal)
-            results.extend(await running.dispatcher.send_all(orders, once))
-
-        keys = tuple(dict.fromkeys(event.key for event, _, _ in events))
-        sending = Sending(keys, len(events), self._transport, {})
-        self._activity.enqueuing += len(events)
-        try:
-            around = running.hooks.send_around
-            await running.hooks.wrapped_send(
-                sending,
-                proceed if around is None else lambda: around.between(sending, proceed()),
-            )
-        finally:
-            self._activity.finished_enqueuing(len(events))
-        if (send_errors or self._config.send_errors) == "raise":
-            raise_for_errors(results)
-        return results
-
-    async def _orders(
-        self,
-        running: Running,
-        events: Sequence[tuple[EventType, Any, SendOptions]],
-        universal: Mapping[str, Any],
-    ) -> list[Order]:
-        """The messages of many events; those of a kind are prepared."""
-        make, now_of = running.prepared.make, self._config.clock.now
-        orders: list[Order] = []
-        now: datetime | None = None
-        for number, (event, payload, options) in enumerate(events):
-            if now is None or not number % _SAME_TIME:
-                now = now_of()
-            order = make(event, payload, options, universal, now)
-            if order is None:
-                order = await running.fan_out.make(event, payload, options, universal)
-                now = None  # it may have waited
-            orders.append(order)
-        return orders
+        return await self._send_all(events, once, send_errors)
 
     async def plan_send(
         self, payload: Any, data: Any = _MISSING, /, *, options: SendOptions | None = None
@@ -337,34 +212,167 @@ class SendsEvents:
             InvalidEventError, EventNotRegisteredError: the event could not be sent.
         """
         event, value = self._resolve(payload, data)
-        load = HookSet(self._config.hooks).load_universal_metadata
-        universal = None if load is None else await load()
-        fan_out = FanOut(self._config)
-        return await fan_out.make(event, value, options or SendOptions(), universal)
+        universal = await HookSet(self._config.hooks).universal_metadata()
+        fan_out, options = FanOut(self._config), options or SendOptions()
+        prepared = fan_out.prepare(event, options)
+        enabled = await fan_out.enabled(prepared)
+        skipped = len(prepared.lanes) - len(enabled.lanes)
+        now = self._clock.now()
+        return Order(event, skipped, fan_out.make(enabled, value, options, universal, now))
 
     # -- internals --------------------------------------------------------------------------------
 
-    def _sending(self) -> Running:
-        if not self._lifecycle.may_send:
-            raise (NotStartedError if self._lifecycle.status == "new" else ShuttingDownError)
-        running = self._running
-        if running is None or not running.is_open:
-            raise NotStartedError
-        if self._loop is not get_running_loop():
-            raise self._wrong_loop()
-        return running
+    async def _send_all(
+        self,
+        events: Sequence[tuple[EventType, Any, SendOptions]],
+        once: Once | None = None,
+        send_errors: SendErrors | None = None,
+    ) -> list[SendResult]:
+        """Send events together, between the hooks that surround a send."""
+        outbox, around = self._may_send(), self._hooks.send_around
+        universal: dict[str, Any] | None = None
+        sending = states = None
+        self._activity.enqueuing += len(events)
+        failure: BaseException | None = None
+        try:
+            if around is not None:
+                keys = tuple(dict.fromkeys(event.key for event, _, _ in events))
+                sending = Sending("event", "send", keys, "", len(events), self._transport, {})
+                states = around.enter(sending)
+                universal = sending.metadata
+            if self._hooks.load_universal_metadata is not None:
+                universal = {**(await self._hooks.universal_metadata() or {}), **(universal or {})}
+            orders = await self._orders(events, universal)
+            ready = [one for order in orders for one in order.outgoing if one.sendable]
+            outcomes = await outbox.send_many(ready, once)
+            for one, outcome in zip(ready, outcomes, strict=True):
+                one.error = None if isinstance(outcome, int) else outcome
+            results = [
+                self._stored(order.event, order.skipped, order.outgoing)
+                or await self._result(outbox, order, once)
+                for order in orders
+            ]
+            if (send_errors or self._config.send_errors) == "raise":
+                raise_for_errors(results)
+            return results
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            if around is not None and states is not None:
+                around.exit(sending, states, failure)
+            del failure
+            self._activity.finished_enqueuing(len(events))
 
-    def _check_loop(self) -> None:
-        if self._loop is not None and self._loop is not get_running_loop():
-            raise self._wrong_loop()
+    async def _orders(
+        self,
+        events: Sequence[tuple[EventType, Any, SendOptions]],
+        universal: Mapping[str, Any] | None,
+    ) -> list[Order]:
+        fan_out, now_of = self._fan_out, self._clock.now
+        orders: list[Order] = []
+        now: datetime | None = None
+        last: EventType | None = None
+        last_options, of_last = PLAIN, None
+        for number, (event, payload, options) in enumerate(events):
+            if of_last is None or event is not last or options is not last_options:
+                last, last_options = event, options
+                of_last = fan_out.prepare(event, options)
+            prepared, skipped = of_last, 0
+            if prepared.conditional:
+                enabled = await fan_out.enabled(prepared)
+                skipped = len(prepared.lanes) - len(enabled.lanes)
+                prepared, now = enabled, None  # it may have waited
+            if now is None or not number % _SAME_TIME:
+                now = now_of()
+            outgoing = fan_out.make(prepared, payload, options, universal, now)
+            orders.append(Order(event, skipped, outgoing))
+        return orders
 
-    def _wrong_loop(self) -> WrongLoopError:
-        assert self._loop is not None
-        closed = ", which was closed without a shutdown" if self._loop.is_closed() else ""
-        return WrongLoopError(
-            f"the application was started in another event loop{closed}; use app.producer() here, "
-            f"or app.sync() from any thread. Nothing was done"
+    async def _result(self, outbox: Outbox, order: Order, once: Once | None = None) -> SendResult:
+        """The result of an event, after the fallback queues were tried and hooks were told."""
+        sent: list[SentTo] = []
+        errors: list[SendFailedError] = []
+        for one in order.outgoing:
+            lane, queue = one.lane, one.lane.queue
+            if one.error is not None and one.sendable and len(lane.target.names) > 1:
+                queue = await self._fall_back(outbox, order, one, once)
+            if one.error is not None:
+                errors.append(await self._failed(order, one, queue))
+                continue
+            transport = one.transport or self._transport
+            sent.append(SentTo(lane.subscriber, queue, one.message.id, transport))
+            for text in one.warnings:
+                await self._warn(order, one, queue, text)
+        return SendResult(order.event.key, len(sent), order.skipped, tuple(errors), tuple(sent))
+
+    async def _fall_back(
+        self, outbox: Outbox, order: Order, one: Outgoing, once: Once | None
+    ) -> str:
+        """Try the fallback queues in order. Returns the name of the last one tried."""
+        names = one.lane.target.names
+        queue = names[0]
+        unknown: list[str] = []
+        for next_ in names[1:]:
+            if one.error is None:
+                break
+            failed, error = queue, one.error
+            if may_be_stored(error):
+                unknown.append(failed)
+            queue = next_
+            message = msgspec.structs.replace(one.message, queue=next_)
+            again = Parcel(message, None, one.fact and one.fact.stored_in(queue=next_))
+            (found,) = await outbox.send_many([again], once)
+            one.transport = again.transport
+            one.error = None if isinstance(found, int) else found
+            then = f"{next_} failed too" if one.error is not None else f"sent to {next_} instead"
+            text = f"could not send to queue {failed} ({error}); {then}"
+            await self._warn(order, one, next_, text, error)
+        if one.error is not None and unknown and not may_be_stored(one.error):
+            text = f"{one.error}; {', '.join(unknown)} may have stored it"
+            one.error = SendUnconfirmedError(text, cause=one.error)
+        return queue
+
+    async def _warn(
+        self,
+        order: Order,
+        one: Outgoing,
+        queue: str,
+        text: str,
+        error: BaseException | None = None,
+    ) -> None:
+        log.warning("%s for %s: %s", order.event.key, one.lane.subscriber, text)
+        if self._hooks.on_enqueue_warning is not None and one.fact is not None:
+            fact = one.fact.stored_in(queue=queue)
+            await self._hooks.on_enqueue_warning(NotSent(fact, error, text))
+
+    async def _failed(self, order: Order, one: Outgoing, queue: str) -> SendFailedError:
+        cause, subscriber = one.error, one.lane.subscriber
+        was = "may or may not have been" if may_be_stored(cause) else "was not"
+        error = SendFailedError(
+            f"{order.event.key} {was} sent to {subscriber} ({queue}): {cause}",
+            queue=queue,
+            subscriber=subscriber,
+            cause=cause,
         )
+        log.error("%s", storable_text(str(error)))
+        if self._hooks.on_enqueue_error is not None and one.fact is not None:
+            fact = one.fact.stored_in(queue=queue)
+            await self._hooks.on_enqueue_error(NotSent(fact, error))
+        return error
+
+    def _stored(
+        self, event: EventType, skipped: int, outgoing: Sequence[Outgoing]
+    ) -> SendResult | None:
+        """The result of an event whose messages were all stored as requested; else None."""
+        sent: list[SentTo] = []
+        for one in outgoing:
+            lane = one.lane
+            if one.error is not None or one.warnings:
+                return None
+            transport = one.transport or self._transport
+            sent.append(SentTo(lane.subscriber, lane.queue, one.message.id, transport))
+        return SendResult(event.key, len(sent), skipped, (), tuple(sent))
 
     def _resolve(self, payload: Any, data: Any) -> tuple[EventType, Any]:
         if data is not _MISSING:
@@ -377,36 +385,3 @@ class SendsEvents:
                 f"argument"
             )
         return event_type_of(type(payload)), payload  # pyright: ignore[reportUnknownArgumentType] - of Any
-
-
-def _short_batch(hooks: HookSet, transport: str) -> str | None:
-    """The ``traceparent`` of a batch around which nothing is to be done; None if something is."""
-    try:
-        return (
-            None
-            if hooks.short_send is None
-            else cast("str | None", hooks.short_send(None, transport))
-        )
-    except Exception:
-        log.exception("the hook on_send_enter raised an error, which was ignored")
-        return None
-
-
-def _finish(surrounding: Surrounding, error: BaseException | None) -> None:
-    try:
-        surrounding.finish(error)
-    except Exception:
-        log.exception("the hook on_send_exit raised an error, which was ignored")
-
-
-async def _universal(running: Running) -> dict[str, Any] | None:
-    load = running.hooks.load_universal_metadata
-    return None if load is None else await load()
-
-
-def _item(item: Any) -> tuple[Any, SendOptions]:
-    match item:
-        case (payload, SendOptions() as options):
-            return payload, options
-        case _:
-            return item, PLAIN

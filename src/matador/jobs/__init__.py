@@ -7,6 +7,7 @@
 from matador.errors import (
     DuplicateJobError,
     InvalidJobError,
+    JobCanceledError,
     JobError,
     JobFailedError,
     JobNotFoundError,
@@ -18,7 +19,6 @@ from matador.errors import (
     PermanentJobError,
     UniqueJobError,
 )
-from matador.jobs.declared import DeclaredJob, current_job
 from matador.jobs.events import (
     JobActive,
     JobCompleted,
@@ -32,22 +32,23 @@ from matador.jobs.events import (
     ShutdownTimeout,
     WorkerShuttingDown,
 )
-from matador.jobs.flows import RESULT, Flow, Step, chain, group
-from matador.jobs.handle import JobHandle
+from matador.jobs.flows import RESULT, Flow, JobHandle, Step, SyncFlow, SyncJobHandle, chain, group
+from matador.jobs.functions import DeclaredJob, DeclaredSchedule, SyncJob, current_job
 from matador.jobs.job import ActiveJob, Job
-from matador.jobs.options import Exponential, Fixed, JobOptions, Unique
+from matador.jobs.options import JobOptions, Unique, Unsupported
 from matador.jobs.provider import JobProvider
-from matador.jobs.queue import Queue, QueueHealth, QueueStats
+from matador.jobs.queue import Queue, QueueHealth, QueueStats, SyncQueue
 from matador.jobs.schedules import Schedule
-from matador.jobs.unsupported import Unsupported
 from matador.jobs.worker import Worker
 from matador.model.job import JobCapabilities, JobStatus, Keep
 from matador.model.job_limits import RateLimit
+from matador.policy.backoff import Exponential, Fixed
 
 __all__ = [
     "RESULT",
     "ActiveJob",
     "DeclaredJob",
+    "DeclaredSchedule",
     "DuplicateJobError",
     "Exponential",
     "Fixed",
@@ -55,6 +56,7 @@ __all__ = [
     "InvalidJobError",
     "Job",
     "JobActive",
+    "JobCanceledError",
     "JobCapabilities",
     "JobCompleted",
     "JobError",
@@ -85,6 +87,10 @@ __all__ = [
     "Schedule",
     "ShutdownTimeout",
     "Step",
+    "SyncFlow",
+    "SyncJob",
+    "SyncJobHandle",
+    "SyncQueue",
     "Unique",
     "UniqueJobError",
     "Unsupported",

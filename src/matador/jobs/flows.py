@@ -1,18 +1,197 @@
-"""Chains and groups: jobs that run when others are done, with their results handed on."""
+"""Jobs that were added and their results to come; chains and groups, which hand results on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, cast
+from functools import wraps
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 from uuid import uuid4
 
 import msgspec
 
-from matador.errors import InvalidJobError, JobError, JobsUnsupportedError
-from matador.jobs.handle import FlowStep, JobHandle, JobQueue
+from matador.errors import (
+    InvalidJobError,
+    JobFailedError,
+    JobNotFoundError,
+    JobsUnsupportedError,
+    JobTimeoutError,
+)
+from matador.jobs.job import Job
+from matador.jobs.schedules import Schedule
+from matador.model import job as names
+from matador.model.job import JobCapabilities, JobStatus
+from matador.model.options import Seconds, optional_seconds
+from matador.runtime.blocking import Blocking
 
+P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+
+_FIRST_LOOK, _LONGEST_PAUSE = 0.005, 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStep:
+    """A job of a flow. ``headers`` say for whom it is done, for how many it waits, and where their
+    results go."""
+
+    id: str
+    name: str
+    data: Any
+    options: Mapping[str, Any]
+    headers: Mapping[str, str | int]
+
+
+class JobQueue(Protocol):
+    """What declared jobs, steps and handles need of their queue."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def capabilities(self) -> JobCapabilities: ...
+    @property
+    def default_options(self) -> Mapping[str, Any]: ...
+    def read_result(self, name: str, result: Any) -> Any: ...
+    async def add(
+        self, name: str, data: Any = None, *, job_id: str | None = None, **options: Any
+    ) -> Job[Any]: ...
+    async def add_flow(self, steps: Sequence[FlowStep]) -> list[Job[Any]]: ...
+    async def schedule(
+        self,
+        key: str,
+        name: str,
+        data: Any = None,
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        timezone: str = "UTC",
+        **options: Any,
+    ) -> Schedule: ...
+    async def cancel(self, job_id: str, reason: str = "") -> bool: ...
+    def unsupported(self, ability: str, what: str) -> Exception: ...
+    async def get(self, job_id: str) -> Job[Any] | None: ...
+    def sync(self) -> Blocking[Any]: ...
+
+
+class JobHandle(Generic[R]):
+    """A job that was added, and its result to come.
+
+    ``queue.handle(job_id)`` and ``declared_job.handle(job_id)`` make it again from a stored id.
+
+    Example:
+        >>> handle = await welcome.add(to="ada@example.com")
+        >>> await welcome.handle(handle.id).result(timeout=5)
+    """
+
+    def __init__(
+        self, queue: JobQueue, job_id: str, read_result: Callable[[Any], R] | None = None
+    ) -> None:
+        self._queue = queue
+        self._id = job_id
+        self._read_result = read_result
+
+    @property
+    def id(self) -> str:
+        """The id of the job."""
+        return self._id
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self._queue.name!r}, {self._id!r})"
+
+    async def job(self) -> Job[Any]:
+        """The job as it is stored now.
+
+        Raises:
+            JobNotFoundError: it is gone.
+            JobsUnsupportedError: the provider cannot find jobs by their ids.
+
+        Example:
+            >>> (await handle.job()).progress
+            50
+        """
+        return await self._look()
+
+    def on(self, queue: JobQueue) -> JobHandle[R]:
+        """The same handle for the same queue, open in another event loop."""
+        return JobHandle(queue, self._id, self._read_result)
+
+    async def status(self) -> JobStatus:
+        """Where the job stands now.
+
+        Raises:
+            JobNotFoundError: it is gone.
+            JobsUnsupportedError: the provider cannot find jobs by their ids.
+
+        Example:
+            >>> await handle.status()
+            'active'
+        """
+        return (await self._look()).status
+
+    async def cancel(self, reason: str = "") -> bool:
+        """Remove the job if it waits, or cancel it while it runs. See ``Queue.cancel``.
+
+        Example:
+            >>> await handle.cancel("the order was withdrawn")
+            True
+        """
+        return await self._queue.cancel(self._id, reason)
+
+    async def result(self, timeout: Seconds | None = None) -> R:
+        """Wait for the job, and return what its function returned.
+
+        Raises:
+            JobFailedError: it failed for good, or was canceled while it ran.
+            JobTimeoutError: it is not finished after ``timeout`` seconds.
+            JobNotFoundError: it is gone: removed, or completed and not kept.
+            JobsUnsupportedError: the provider keeps no results.
+
+        Example:
+            >>> await handle.result(timeout=5)
+            'sent'
+        """
+        if not self._queue.capabilities.results:
+            raise self._queue.unsupported("results", "keep results")
+        limit = optional_seconds(timeout, "result: timeout")
+        pause = _FIRST_LOOK
+        try:
+            async with asyncio.timeout(limit):
+                while True:
+                    job = await self._look()
+                    if job.status == "completed":
+                        if self._read_result is None:
+                            return self._queue.read_result(job.name, job.result)
+                        return self._read_result(job.result)
+                    if job.status == "failed":
+                        raise JobFailedError(
+                            f"job {job.id!r} failed: {job.error}",
+                            queue=self._queue.name,
+                            job_id=job.id,
+                        )
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.5, _LONGEST_PAUSE)
+        except JobTimeoutError:
+            raise
+        except TimeoutError as error:
+            raise JobTimeoutError(
+                f"job {self.id!r} was not finished after {limit:g} s",
+                queue=self._queue.name,
+                job_id=self.id,
+            ) from error
+
+    async def _look(self) -> Job[Any]:
+        job = await self._queue.get(self.id)
+        if job is None:
+            raise JobNotFoundError(
+                f"queue {self._queue.name!r} has no job {self.id!r} any more: it was removed, or "
+                f"it completed and was not kept for longer; remove_on_complete= says how long",
+                queue=self._queue.name,
+                job_id=self.id,
+            )
+        return job
+
 
 INTO = "job.into"
 """The header that names the field of a job's data that gets the results it has waited for.
@@ -68,14 +247,26 @@ class Flow(Generic[R]):
         Raises:
             JobsUnsupportedError: the provider has no flows, or the steps are in several queues.
             InvalidJobError: an argument is wrong.
+
+        Example:
+            >>> handle = await chain(fetch.using(url=url), store.using(page=RESULT)).add()
         """
-        queue = self.last.queue
+        return await self.add_to(self.last.queue)
+
+    async def add_to(self, queue: JobQueue) -> JobHandle[R]:
+        """``add``, to the queue of the steps as it is open in this event loop."""
         if not queue.capabilities.flows:
-            raise JobsUnsupportedError(
-                f"queue {queue.name!r}: the provider has no chains and groups", queue=queue.name
-            )
-        jobs = await queue.add_flow(_placed(self, str(uuid4()), None, queue))
-        return JobHandle(queue, jobs[0], self.last.read_result)
+            raise queue.unsupported("flows", "run chains and groups")
+        jobs = await queue.add_flow(_placed(self, str(uuid4()), None, self.last.queue))
+        return JobHandle(queue, jobs[0].id, self.last.read_result)
+
+    def sync(self) -> SyncFlow[R]:
+        """The blocking form, for code without an event loop.
+
+        Example:
+            >>> handle = chain(fetch.using(url=url), store.using(page=RESULT)).sync().add()
+        """
+        return SyncFlow(self)
 
 
 def chain(first: Step[Any] | Flow[Any], *others: Step[R]) -> Flow[R]:
@@ -120,21 +311,22 @@ def _placed(
         )
     if into is not None and isinstance(flow, Step):
         raise InvalidJobError(f"step {last.name!r}: RESULT stands in a first step")
-    many = isinstance(flow, Flow) and flow.many
-    found = [
-        FlowStep(
-            job_id,
-            last.name,
-            _without(last.data, into),
-            last.options,
-            parent,
-            len(steps),
-            f"{into}[]" if many and into is not None else into,
-        )
-    ]
+    headers: dict[str, str | int] = {}
+    if parent is not None:
+        headers[names.PARENT] = parent
+    if steps:
+        headers[names.CHILDREN] = len(steps)
+    if into is not None:
+        headers[INTO] = f"{into}[]" if isinstance(flow, Flow) and flow.many else into
+    found = [FlowStep(job_id, last.name, _without(last.data, into), last.options, headers)]
     for index, step in enumerate(steps):
-        found += _placed(step, f"{job_id}.{index}", job_id, queue)
+        found += _placed(step, step_id(job_id, index), job_id, queue)
     return found
+
+
+def step_id(job_id: str, number: int) -> str:
+    """The id of a job that another one waits for, by its number from 0."""
+    return f"{job_id}.{number}"
 
 
 def _without(data: Any, into: str | None) -> Any:
@@ -145,8 +337,6 @@ def _without(data: Any, into: str | None) -> Any:
 
 def with_results(data: bytes, into: str, results: Mapping[str, bytes | None]) -> bytes:
     """The data of a job with the results that it waited for. In the order of the steps."""
-    if not results:
-        raise JobError(f"the results for {into!r} are not there any more")
     ordered = [results[one] or b"null" for one in sorted(results, key=_place)]
     name = into.removesuffix("[]")
     raw = msgspec.Raw(b"[%b]" % b",".join(ordered) if into.endswith("[]") else ordered[0])
@@ -157,3 +347,71 @@ def with_results(data: bytes, into: str, results: Mapping[str, bytes | None]) ->
 def _place(job_id: str) -> int:
     number = job_id.rpartition(".")[2]
     return int(number) if number.isdecimal() else 0
+
+
+# -- without an event loop ------------------------------------------------------------------------
+
+
+def _blocking(
+    method: Callable[Concatenate[JobHandle[R], P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncJobHandle[R], P], T]:
+    """The blocking form of a method of a handle, with the same parameters."""
+
+    @wraps(method)
+    def wait(self: SyncJobHandle[R], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.wait(lambda handle: method(handle, *args, **kwargs), method.__name__)
+
+    return wait
+
+
+class SyncJobHandle(Generic[R]):
+    """A ``JobHandle`` for code without an event loop: what ``job.sync().add(...)`` returns.
+
+    Example:
+        >>> handle = welcome.sync().add(to="ada@example.com")
+        >>> handle.result(timeout=5)
+        'sent'
+    """
+
+    def __init__(self, queue: JobQueue, handle: JobHandle[R]) -> None:
+        self._queue = queue
+        self._handle = handle
+
+    @property
+    def id(self) -> str:
+        """The id of the job."""
+        return self._handle.id
+
+    job = _blocking(JobHandle[R].job)
+    cancel = _blocking(JobHandle[R].cancel)
+    status = _blocking(JobHandle[R].status)
+    result = _blocking(JobHandle[R].result)
+
+    def wait(self, call: Callable[[JobHandle[R]], Coroutine[Any, Any, T]], name: str) -> T:
+        """Call ``call`` with the handle, in the event loop of the queue."""
+        form = self._queue.sync()
+        form.refuse_in_loop(name, "handle")
+        return form.wait(lambda here: call(self._handle.on(here)))
+
+
+class SyncFlow(Generic[R]):
+    """``flow.sync()``: a chain or a group for code without an event loop.
+
+    Example:
+        >>> handle = chain(fetch.using(url=url), store.using(page=RESULT)).sync().add()
+    """
+
+    def __init__(self, flow: Flow[R]) -> None:
+        self._flow = flow
+
+    def add(self) -> SyncJobHandle[R]:
+        """``Flow.add``, which blocks.
+
+        Example:
+            >>> flow = chain(fetch.using(url=url), store.using(page=RESULT))
+            >>> flow.sync().add().result(timeout=60)
+        """
+        queue = self._flow.last.queue
+        form = queue.sync()
+        form.refuse_in_loop("add", "flow")
+        return SyncJobHandle(queue, form.wait(self._flow.add_to))

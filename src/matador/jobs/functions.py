@@ -1,17 +1,47 @@
-"""What runs a job: a function of the job, or one whose parameters are the job's data."""
+"""What runs a job: a function of the job, or a declared one, whose parameters are its data."""
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    Union,
+    Unpack,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
-from matador.errors import ConfigurationError
-from matador.jobs.data import decoder_for
-from matador.jobs.job import ActiveJob, plain
-from matador.model.subscriber import place_of
+import msgspec
+
+from matador.errors import ConfigurationError, InvalidJobError
+from matador.jobs.flows import JobHandle, JobQueue, Step, SyncJobHandle
+from matador.jobs.job import ActiveJob, Job, decoder_for, encode_json
+from matador.jobs.options import JobOptions, check_defaults, check_options
+from matador.jobs.schedules import Recurrence, Schedule
+from matador.model.job import Missed
+from matador.model.options import Seconds, one_of, optional_seconds
+from matador.model.signature import place_of
+from matador.model.subscriber import Idempotency
+from matador.runtime.context import Context
+from matador.runtime.facts import EPOCH, plain_data
+from matador.runtime.functions import check_callable, is_async, read_function
+from matador.runtime.way import Route
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +54,7 @@ class JobFunction:
         call: calls it with the active job, whose data were decoded.
         is_async: it is awaited; others run in threads.
         timeout: seconds that an attempt may take; None: as the worker says.
+        idempotent: whether it may run again for the same job; None: as the worker says.
         takes: the type of the data; ``Any`` if the function says nothing.
         returns: the type of the result; ``Any`` if the function says nothing.
     """
@@ -35,66 +66,525 @@ class JobFunction:
     timeout: float | None = None
     takes: Any = Any
     returns: Any = Any
+    idempotent: Idempotency | None = None
+
+
+class JobRoute(Route, frozen=True, kw_only=True):
+    """How the jobs of one name are run."""
+
+    function: JobFunction
+
+
+def _itself(job: ActiveJob[Any]) -> Any:
+    return job
+
+
+def _context(job: ActiveJob[Any]) -> Context:
+    return job.context
+
+
+_INJECTED: Mapping[type[Any], Callable[[ActiveJob[Any]], Any]] = {ActiveJob: _itself, Job: _itself}
+"""What a parameter gets by its type, beside the data and the context."""
 
 
 def handler_function(function: Callable[..., Any], where: str) -> JobFunction:
-    """A function that takes the job: ``async def handle(job: ActiveJob[Welcome]) -> str``.
+    """A function that runs jobs: ``async def handle(job: ActiveJob[Welcome]) -> str``.
 
-    The type in ``ActiveJob[...]`` decides how the data are read; without it they are plain data.
+    Its parameters are filled by their types, in any order: ``ActiveJob``, ``Context``, and one for
+    the data. A single parameter without a type takes the job. The type of the data, or that in
+    ``ActiveJob[...]``, decides how they are read; without it they are plain data.
 
     Raises:
-        ConfigurationError: it cannot be called with a job alone.
+        ConfigurationError: it cannot be called, or has a parameter that nothing fills.
     """
-    check_callable(function, where)
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"{where} a handler takes the job and nothing else: {error}{place_of(function)}"
-        ) from None
-    except ValueError:
-        pass  # a builtin without a signature: it will be seen when it is called
-    kind, returned = _types(function)
-    decode = plain if kind is Any else decoder_for(kind, where)
-    return JobFunction(function, decode, function, is_async(function), takes=kind, returns=returned)
-
-
-def check_callable(function: Any, where: str) -> None:
-    """Raise ``ConfigurationError`` unless this can be called, and does something when it is."""
-    if not callable(function):
-        raise ConfigurationError(f"{where} a handler must be a function, got {function!r}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(
-            f"{where} the handler has a `yield`, so calling it would run nothing"
-            f"{place_of(function)}"
-        )
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Is what it returns to be awaited?"""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+    bare = check_callable(function, where)
+    if _takes_job_alone(function, bare):
+        return JobFunction(function, plain_data, function, is_async(function))
+    read = read_function(
+        function,
+        where,
+        context=Context,
+        fill=_context,
+        inject=_INJECTED,
+        carrier=ActiveJob,
+        rest=ActiveJob,
+    )
+    call: Callable[[ActiveJob[Any]], Any] = lambda job: read.bind(job, job.data)()  # noqa: E731
+    if len(read.fills) == 1 and read.fills[0] == (None, _itself):
+        call = function  # most of them
+    return JobFunction(
+        function,
+        read.decode or plain_data,
+        call,
+        is_async(function),
+        takes=Any if read.takes is None else read.takes,
+        returns=read.returns,
     )
 
 
-def _types(function: Callable[..., Any]) -> tuple[Any, Any]:
-    """The type in ``ActiveJob[...]``, and that of the result.
-
-    ``Any`` if the function says nothing that can be looked up now.
-    """
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not inspect.isroutine(function):
-        function = type(function).__call__
+def _takes_job_alone(function: Callable[..., Any], bare: Any) -> bool:
+    """Has it a single parameter, of which it does not say what it takes?"""
     try:
-        hints = get_type_hints(function)
-        first = next(name for name in inspect.signature(function).parameters if name != "self")
-    except Exception:  # noqa: BLE001 - names that are not there at run time, whatever they raise
-        return Any, Any
-    hint, returned = hints.get(first, Any), hints.get("return", Any)
-    if get_origin(hint) is not ActiveJob:
-        return Any, returned
-    (kind,) = get_args(hint)
-    return kind, returned
+        needed = [
+            one
+            for one in inspect.signature(function).parameters.values()
+            if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) and one.default is one.empty
+        ]
+    except (TypeError, ValueError):
+        return True  # a builtin without a signature: it will be seen when it is called
+    return len(needed) == 1 and needed[0].annotation is inspect.Parameter.empty
+
+
+# -- declared jobs ---------------------------------------------------------------------------------
+
+
+_current: ContextVar[ActiveJob[Any]] = ContextVar("matador_current_job")
+
+
+def current_job() -> ActiveJob[Any]:
+    """The job that is being run here, for functions declared with ``@queue.job``.
+
+    Raises:
+        LookupError: no job is being run here.
+
+    Example:
+        >>> @queue.job
+        ... async def resize(path: str) -> None:
+        ...     print(current_job().attempt)
+    """
+    return _current.get()
+
+
+class DeclaredJob(Generic[P, R]):
+    """A function that can be added as a job. Calling it runs it here and now.
+
+    Example:
+        >>> @queue.job(attempts=5)
+        ... async def welcome(to: str, lang: str = "en") -> str: ...
+        >>> handle = await welcome.add(to="ada@example.com")
+        >>> await handle.result(timeout=5)
+    """
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        function: Callable[P, R] | Callable[P, Awaitable[R]],
+        name: str,
+        options: Mapping[str, Any],
+        timeout: float | None = None,
+        idempotent: Idempotency | None = None,
+        recurrence: Recurrence | None = None,
+    ) -> None:
+        self._queue = queue
+        self._function = function
+        self._recurrence = recurrence
+        self._name = name
+        self._options = options
+        self._timeout = timeout
+        self._idempotent: Idempotency | None = idempotent
+        self._shape = _Shape(function, f"job {name!r}")
+
+    @property
+    def name(self) -> str:
+        """Under which name it is added."""
+        return self._name
+
+    @property
+    def recurrence(self) -> Recurrence | None:
+        """When a worker adds it by itself; None: never."""
+        return self._recurrence
+
+    def __repr__(self) -> str:
+        return f"<job {self._name!r} of {self._queue.name!r}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        shape, function = self._shape, cast("Callable[..., Any]", self._function)
+        if not shape.fills:
+            return function(*args, **kwargs)
+        own = {name: kwargs.pop(name) for name in shape.fills if name in kwargs}
+        nobody: ActiveJob[Any] = ActiveJob(
+            id="",
+            name=self._name,
+            queue=self._queue.name,
+            data=None,
+            status="active",
+            created_at=EPOCH,
+        )  # no worker runs it
+        return function(**shape.data(args, kwargs), **{**shape.filled(nobody), **own})
+
+    def with_options(self, **options: Unpack[JobOptions]) -> DeclaredJob[P, R]:
+        """The same job with other options: ``welcome.with_options(delay=10).add(...)``.
+
+        Example:
+            >>> await welcome.with_options(delay=10).add(to="ada@example.com")
+        """
+        merged = {**self._options, **options}
+        check_options(merged, f"job {self._name!r}")
+        changed = copy(self)
+        changed._options = merged
+        return changed
+
+    async def add(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Add the job, with the arguments of the function.
+
+        Raises:
+            InvalidJobError: an argument has the wrong type, or cannot be written as JSON.
+
+        Example:
+            >>> handle = await welcome.add(to="ada@example.com", lang="fr")
+        """
+        data = self._shape.data(args, kwargs)
+        self._shape.check(data)
+        job = await self._queue.add(self._name, data, **self._options)
+        return JobHandle(self._queue, job.id, self._shape.read_result)
+
+    def handle(self, job_id: str) -> JobHandle[R]:
+        """A handle for a job that was added before, from its stored id.
+
+        Example:
+            >>> await welcome.handle(job_id).result(timeout=5)
+            'sent'
+        """
+        return JobHandle(self._queue, job_id, self._shape.read_result)
+
+    def schedule(
+        self,
+        key: str,
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        timezone: str = "UTC",
+        missed: Missed = "one",
+    ) -> DeclaredSchedule[P]:
+        """Add the job again and again. See ``Queue.schedule``.
+
+        Example:
+            >>> await welcome.schedule("daily", cron="@daily").add(to="ada@example.com")
+        """
+        recurrence = Recurrence(cron=cron, every=every, timezone=timezone, missed=missed)
+        return DeclaredSchedule(self, key, recurrence)
+
+    async def add_schedule(
+        self, key: str, recurrence: Recurrence, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Schedule:
+        """What ``DeclaredSchedule.add`` does."""
+        data = self._shape.data(args, kwargs)
+        self._shape.check(data)
+        options = {"missed": recurrence.missed, **self._options}
+        return await self._queue.schedule(
+            key,
+            self._name,
+            data,
+            cron=recurrence.cron,
+            every=recurrence.every,
+            timezone=recurrence.timezone,
+            **options,
+        )
+
+    def check_recurring(self, place: str) -> None:
+        """Check that it can be added by itself. ``place``: where it is declared.
+
+        Raises:
+            ConfigurationError: it needs arguments, or has an option that no schedule has.
+        """
+        where = f"job {self._name!r}"
+        needed = self._shape.needed
+        if needed:
+            values = ", ".join(f"{name}=…" for name in needed)
+            function = getattr(self._function, "__name__", "job")
+            raise ConfigurationError(
+                f"{where} recurs, so that nobody gives it the arguments {', '.join(needed)}: give "
+                f"them defaults, or write await {function}.schedule('key', cron='…').add({values})"
+                f"{place}"
+            )
+        if self._options.get("delay") or self._options.get("unique"):
+            raise ConfigurationError(f"{where}: a schedule has neither delay nor unique{place}")
+
+    def check_data(self, data: Any, where: str) -> None:
+        """Check data that were given as such.
+
+        Raises:
+            InvalidJobError: they are not arguments of the function.
+        """
+        self._shape.check({} if data is None else data, where)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Its options, as they were declared."""
+        return self._options
+
+    def read_result(self, result: Any) -> Any:
+        """A stored result in the type that the function returns."""
+        return self._shape.read_result(result)
+
+    def sync(self) -> SyncJob[P, R]:
+        """The blocking form of the job, for code without an event loop. See ``Blocking``.
+
+        Example:
+            >>> handle = welcome.sync().add(to="ada@example.com")
+            >>> assert handle.result(timeout=5) == "sent"
+        """
+        return SyncJob(self)
+
+    def on(self, queue: JobQueue) -> DeclaredJob[P, R]:
+        """The same job of the same queue, open in another event loop."""
+        changed = copy(self)
+        changed._queue = queue
+        return changed
+
+    @property
+    def queue(self) -> JobQueue:
+        """Where it is added."""
+        return self._queue
+
+    def using(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        """The job as a step of a ``chain`` or a ``group``. ``RESULT`` stands for the result of
+        the step before.
+
+        Example:
+            >>> await chain(fetch.using(url=url), store.using(page=RESULT)).add()
+        """
+        data = self._shape.data(args, kwargs)
+        return Step(self._queue, self._name, data, self._options, self._shape.read_result)
+
+    @property
+    def as_function(self) -> JobFunction:
+        """For the worker."""
+        return JobFunction(
+            self._function,
+            self._shape.decode,
+            self._run if is_async(self._function) else self._run_sync,
+            is_async(self._function),
+            self._timeout,
+            self._shape.takes,
+            self._shape.returns,
+            self._idempotent,
+        )
+
+    async def _run(self, job: ActiveJob[Any]) -> Any:
+        _current.set(job)
+        return await self._call(job)
+
+    def _run_sync(self, job: ActiveJob[Any]) -> Any:
+        _current.set(job)
+        return self._call(job)
+
+    def _call(self, job: ActiveJob[Any]) -> Any:
+        function, shape = cast("Callable[..., Any]", self._function), self._shape
+        if not shape.fills:
+            return function(**job.data)
+        return function(**job.data, **shape.filled(job))
+
+
+class DeclaredSchedule(Generic[P]):
+    """A recurring job without its arguments yet: ``add`` takes those of the function."""
+
+    def __init__(self, job: DeclaredJob[P, Any], key: str, recurrence: Recurrence) -> None:
+        self._job = job
+        self._key = key
+        self._recurrence = recurrence
+
+    async def add(self, *args: P.args, **kwargs: P.kwargs) -> Schedule:
+        """Store the schedule, instead of the one with its key if there is one.
+
+        Raises:
+            InvalidJobError: an argument has the wrong type, or the schedule makes no sense.
+            JobsUnsupportedError: the provider has no recurring jobs.
+
+        Example:
+            >>> await welcome.schedule("daily", cron="@daily").add(to="ada@example.com")
+        """
+        return await self._job.add_schedule(self._key, self._recurrence, args, kwargs)
+
+
+class Anything:
+    """Stands for a first parameter of any type: its function says too little to be checked."""
+
+
+class DeclareJob:
+    """``@queue.job(...)``: keeps the types of the function."""
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        declare: Callable[[DeclaredJob[..., Any], str], None],
+        name: str | None,
+        timeout: Seconds | None,
+        idempotent: Idempotency | None,
+        recurrence: Recurrence | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._queue = queue
+        self._declare = declare
+        self._name = name
+        self._timeout = optional_seconds(timeout, f"[Queue:{queue.name}] job: timeout")
+        self._idempotent: Idempotency | None = idempotent
+        if idempotent is not None:
+            one_of(idempotent, f"[Queue:{queue.name}] job: idempotent", get_args(Idempotency))
+        self._options = options
+        check_defaults(options, f"[Queue:{queue.name}] job")
+        self._recurrence = recurrence
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Anything, ...], Awaitable[R]], /
+    ) -> DeclaredJob[..., R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Anything, ...], R], /
+    ) -> DeclaredJob[..., R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[ActiveJob[Any], P], Awaitable[R]], /
+    ) -> DeclaredJob[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[ActiveJob[Any], P], R], /
+    ) -> DeclaredJob[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
+    ) -> DeclaredJob[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> DeclaredJob[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> DeclaredJob[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> DeclaredJob[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        """Declare ``function``."""
+        name = self._name or re.sub(r"_+", "-", getattr(function, "__name__", "job").strip("_"))
+        job: DeclaredJob[..., Any] = DeclaredJob(
+            self._queue,
+            function,
+            name,
+            self._options,
+            self._timeout,
+            self._idempotent,
+            self._recurrence,
+        )
+        if self._recurrence is not None:
+            job.check_recurring(place_of(function))
+        self._declare(job, place_of(function))
+        return job
+
+
+def _fill(hint: Any) -> Callable[[ActiveJob[Any]], Any] | None:
+    """What fills a parameter of a type that is no data: the job or its context, also optional."""
+    kinds = [one for one in get_args(hint) if one is not type(None)]
+    if len(kinds) == 1 and len(get_args(hint)) == 2 and get_origin(hint) in (Union, UnionType):
+        (hint,) = kinds
+    found = get_origin(hint) or hint
+    if not isinstance(found, type):
+        return None
+    known = {**_INJECTED, Context: _context}
+    return next((fill for kind, fill in known.items() if issubclass(found, kind)), None)
+
+
+class _Shape:
+    """The parameters of a function as a type of their own, and its result."""
+
+    def __init__(self, function: Callable[..., Any], where: str) -> None:
+        check_callable(function, where)
+        self._signature = inspect.signature(function)
+        self._where = where
+        try:
+            hints = get_type_hints(function)
+        except Exception as error:
+            raise ConfigurationError(
+                f"{where}: its annotations cannot be resolved: {error}{place_of(function)}"
+            ) from error
+        fields: list[tuple[str, Any, Any]] = []
+        self.fills: dict[str, Callable[[ActiveJob[Any]], Any]] = {}
+        self.needed: list[str] = []
+        """The parameters that have no default."""
+        for parameter in self._signature.parameters.values():
+            fill = _fill(hints.get(parameter.name))
+            if fill is not None and parameter.kind is not parameter.POSITIONAL_ONLY:
+                self.fills[parameter.name] = fill
+                continue
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise ConfigurationError(
+                    f"{where}: parameter {parameter.name!r} cannot be stored by its name"
+                    f"{place_of(function)}"
+                )
+            default = msgspec.NODEFAULT if parameter.default is parameter.empty else msgspec.UNSET
+            if default is msgspec.NODEFAULT:
+                self.needed.append(parameter.name)
+            kind = hints.get(parameter.name, Any)
+            if default is msgspec.UNSET:
+                kind = kind | msgspec.UnsetType if kind is not Any else Any
+            fields.append((parameter.name, kind, default))
+        own = [p for name, p in self._signature.parameters.items() if name not in self.fills]
+        self._signature = self._signature.replace(parameters=own)
+        parts = getattr(function, "__name__", "job").split("_")
+        named = "".join(part.capitalize() for part in parts if part.isidentifier())
+        struct = msgspec.defstruct(
+            f"{named}Parameters", fields, kw_only=True, forbid_unknown_fields=True
+        )
+        self.takes = struct
+        self._read = decoder_for(struct, where)
+        self._names = [name for name, _, _ in fields]
+        returned = self.returns = hints.get("return", Any)
+        self.has_result = returned is not type(None)
+        self._result = (
+            None if returned is Any or not self.has_result else decoder_for(returned, where)
+        )
+
+    def data(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call as the data of a job, checked."""
+        try:
+            return dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise InvalidJobError(f"{self._where}: {error}") from None
+
+    def filled(self, job: ActiveJob[Any]) -> dict[str, Any]:
+        """What the parameters get that are no data."""
+        return {name: fill(job) for name, fill in self.fills.items()}
+
+    def check(self, data: Any, where: str | None = None) -> None:
+        """The sender learns of an argument of the wrong type, not the worker hours later."""
+        where = where or self._where
+        encoded = encode_json(data, f"{where}: an argument")
+        try:
+            self._read(encoded)
+        except Exception as error:
+            raise InvalidJobError(f"{where}: {error}") from error
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        """The data of a job as the arguments of a call. No data: no arguments."""
+        read = self._read(b"{}" if data == b"null" else data)
+        found = {name: getattr(read, name) for name in self._names}
+        return {name: value for name, value in found.items() if value is not msgspec.UNSET}
+
+    def read_result(self, result: Any) -> Any:
+        """A result in the type that the function names."""
+        if self._result is None:
+            return result
+        return self._result(msgspec.json.encode(result))
+
+
+# -- without an event loop ------------------------------------------------------------------------
+
+
+class SyncJob(Generic[P, R]):
+    """``job.sync()``: a declared job for code without an event loop, over ``queue.sync()``.
+
+    Example:
+        >>> handle = welcome.sync().add(to="ada@example.com")
+    """
+
+    def __init__(self, job: DeclaredJob[P, R]) -> None:
+        self._job = job
+
+    def add(self, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
+        """``DeclaredJob.add``, which blocks.
+
+        Example:
+            >>> welcome.sync().add(to="ada@example.com").result(timeout=5)
+            'sent'
+        """
+        queue = self._job.queue
+        form = queue.sync()
+        form.refuse_in_loop("add", "job")
+        return SyncJobHandle(queue, form.wait(lambda here: self._job.on(here).add(*args, **kwargs)))

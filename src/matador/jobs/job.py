@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
+from matador.codec.data import data_decoder, encode_data
 from matador.errors import InvalidJobError
-from matador.jobs.data import encode_json
 from matador.model.job import JobRecord, JobStatus
+from matador.model.message import Delivery, Receipt
+from matador.runtime.context import Context
+from matador.runtime.facts import EPOCH, moment, plain_data
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 _NO_METADATA: Mapping[str, Any] = {}
-_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class Job(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -61,11 +65,18 @@ class Job(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     result: Any = None
 
 
-class JobControl(msgspec.Struct, frozen=True):
+@dataclass(slots=True, eq=False)
+class JobControl:
     """How an active job reaches its worker: from its event loop, or from a thread."""
 
     report: Callable[[bytes, Any], Coroutine[Any, Any, None]]
     loop: asyncio.AbstractEventLoop
+    context: Context | Callable[[], Context] | None = None
+    lost: bool = False
+
+    def lose(self) -> None:
+        """The lease of the job is lost."""
+        self.lost = True
 
     def send(self, encoded: bytes, progress: Any) -> Awaitable[None]:
         """Report progress. Without an event loop here, it is done when this returns."""
@@ -81,11 +92,11 @@ class JobControl(msgspec.Struct, frozen=True):
 
 
 class ActiveJob(Job[T], frozen=True, kw_only=True):
-    """A job that is being run.
+    """A job that is being run: its state, and what a ``Context`` of any handler offers.
 
     Attributes:
         provider_metadata: what the provider calls this delivery.
-        control: how the worker is told of progress.
+        control: how the job reaches its worker.
     """
 
     provider_metadata: Mapping[str, Any] = {}
@@ -103,9 +114,82 @@ class ActiveJob(Job[T], frozen=True, kw_only=True):
 
         Raises:
             InvalidJobError: it cannot be written as JSON.
+
+        Example:
+            >>> await job.update_progress(50)
         """
         encoded = encode_json(progress, f"job {self.id!r}: progress")
         return _Done() if self.control is None else self.control.send(encoded, progress)
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.attempts + 1
+
+    @property
+    def context(self) -> Context:
+        """The message of the job, and its resumable steps. Made when it is first asked for."""
+        control = self.control
+        found = None if control is None else control.context
+        if callable(found):
+            found = found()
+            assert control is not None
+            control.context = found
+        if found is not None:
+            return found
+        nothing = Delivery(b"", {}, Receipt(self.queue, None))  # no worker runs it: in a unit test
+        return Context(None, nothing, id=self.id, attempt=self.attempt, metadata=self.metadata)
+
+    @property
+    def headers(self) -> Mapping[str, str | int]:
+        """The headers of the job's message."""
+        return self.context.headers
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What the sender gave to trace it."""
+        return self.context.correlation_id
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the sender stops waiting for it; None: it does not say."""
+        return self.context.deadline
+
+    @property
+    def lease_lost(self) -> bool:
+        """Does another worker have the job now? If so, stop: the outcome is refused."""
+        control = self.control
+        if control is None:
+            return False
+        context = control.context
+        return control.lost or (isinstance(context, Context) and context.lease_lost)
+
+    def io(self, key: str, step: Callable[[], Awaitable[S] | S]) -> Awaitable[S]:
+        """Run a side effect once; later attempts return its stored result. See ``Context.io``.
+
+        Example:
+            >>> payment = await job.io("charge", lambda: gateway.charge(job.data.order_id))
+        """
+        return self.context.io(key, step)
+
+    def all(self, steps: Sequence[tuple[str, Callable[[], Any]]]) -> Awaitable[list[Any]]:
+        """Run several steps concurrently and return their results. See ``Context.all``.
+
+        Example:
+            >>> first, second = await job.all([("ada", notify_ada), ("alan", notify_alan)])
+        """
+        return self.context.all(steps)
+
+    def send(self, name: str, data: Any = None, **options: Any) -> Any:
+        """Add another job to the same queue, with the correlation id of this one.
+
+        Takes the arguments of ``Queue.add``. An async handler awaits it; in a sync handler this
+        blocks, and returns the new job itself.
+
+        Example:
+            >>> await job.send("receipt", {"order_id": job.data.order_id}, delay=60)
+        """
+        return self.context.send(name, data, **options)
 
 
 class _Done:
@@ -122,11 +206,11 @@ def job_from(record: JobRecord) -> Job[Any]:
         id=record.id,
         name=record.name,
         queue=record.queue,
-        data=plain(record.data),
+        data=plain_data(record.data),
         status=record.status,
         attempts=record.attempts,
         max_attempts=record.max_attempts,
-        created_at=moment(record.created_at) or _EPOCH,
+        created_at=moment(record.created_at) or EPOCH,
         processed_at=moment(record.processed_at),
         completed_at=finished if record.status == "completed" else None,
         failed_at=finished if record.status == "failed" else None,
@@ -134,32 +218,14 @@ def job_from(record: JobRecord) -> Job[Any]:
         error=record.error,
         priority=record.priority,
         metadata=metadata_from(record.metadata),
-        progress=None if record.progress is None else plain(record.progress),
-        result=None if record.result is None else plain(record.result),
+        progress=plain_data(record.progress),
+        result=plain_data(record.result),
     )
-
-
-def moment(seconds: float | None) -> datetime | None:
-    """A time, if there is one."""
-    if seconds is None:
-        return None
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None  # somebody else wrote a time that is none
-
-
-def plain(data: bytes) -> Any:
-    """JSON as plain data; other bytes as text."""
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return data.decode(errors="replace")
 
 
 def metadata_from(stored: bytes | None) -> Mapping[str, Any]:
     """The metadata of a job; empty if there are none, or they are not a JSON object."""
-    found = _NO_METADATA if stored is None else plain(stored)
+    found = _NO_METADATA if stored is None else plain_data(stored)
     return cast("dict[str, Any]", found) if isinstance(found, dict) else _NO_METADATA
 
 
@@ -173,4 +239,27 @@ def metadata_json(metadata: Mapping[str, Any] | None, where: str) -> bytes | Non
         return None
     if not all(isinstance(name, str) for name in metadata):  # pyright: ignore[reportUnnecessaryIsInstance] - users
         raise InvalidJobError(f"{where}: the keys of metadata must be strings")
-    return encode_json(dict(metadata), f"{where}: metadata")
+    try:
+        return encode_json(dict(metadata), f"{where}: metadata")
+    except InvalidJobError:
+        for name, value in metadata.items():
+            encode_json(value, f"{where}: metadata[{name!r}]")  # names the one that cannot
+        raise
+
+
+def encode_json(value: Any, where: str) -> bytes:
+    """A value as JSON.
+
+    Raises:
+        InvalidJobError: it cannot be written, or would be read back as something else.
+    """
+    return encode_data(value, where, InvalidJobError)
+
+
+def decoder_for(kind: Any, where: str) -> Callable[[bytes], Any]:
+    """A function that reads JSON into a type.
+
+    Raises:
+        InvalidJobError: the type is none that can be read.
+    """
+    return data_decoder(kind, where, InvalidJobError)

@@ -4,73 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeAlias, TypedDict
 
+from matador.codec.data import encode_data
 from matador.errors import ConfigurationError, InvalidJobError
 from matador.model.job import Keep
-from matador.model.options import Seconds, optional_seconds, seconds, whole_number
+from matador.model.options import Seconds, optional_seconds, suggestion, whole_number
+from matador.policy.backoff import Backoff, Exponential, Fixed
+from matador.policy.retry import StandardRetryPolicy
 
-DEFAULT_ATTEMPTS = 3
+_STANDARD = StandardRetryPolicy()
+DEFAULT_ATTEMPTS = _STANDARD.max_attempts
+DEFAULT_BACKOFF = Exponential(_STANDARD.base_delay, max_delay=_STANDARD.max_delay)
 _LONGEST_KEY = 500
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Fixed:
-    """Retry after the same wait each time.
-
-    Example:
-        >>> Fixed(5).wait(attempt=3)
-        5.0
-    """
-
-    delay: float
-
-    def __init__(self, delay: Seconds) -> None:
-        object.__setattr__(self, "delay", seconds(delay, "Fixed: delay"))
-
-    def wait(self, attempt: int) -> float:
-        """Seconds to wait after the failed attempt with that number, from 1."""
-        return self.delay
-
-    @property
-    def text(self) -> str:
-        """As it travels in a header."""
-        return f"fixed:{round(self.delay * 1000)}"
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Exponential:
-    """Retry after a wait that doubles each time, up to ``max_delay``.
-
-    Example:
-        >>> [Exponential(1, max_delay=3).wait(attempt) for attempt in (1, 2, 3)]
-        [1.0, 2.0, 3.0]
-    """
-
-    delay: float
-    max_delay: float | None
-
-    def __init__(self, delay: Seconds = 1.0, *, max_delay: Seconds | None = None) -> None:
-        object.__setattr__(self, "delay", seconds(delay, "Exponential: delay"))
-        longest = optional_seconds(max_delay, "Exponential: max_delay")
-        object.__setattr__(self, "max_delay", longest)
-
-    def wait(self, attempt: int) -> float:
-        """Seconds to wait after the failed attempt with that number, from 1."""
-        grown = self.delay * 2.0 ** min(max(0, attempt - 1), 64)
-        return grown if self.max_delay is None else min(grown, self.max_delay)
-
-    @property
-    def text(self) -> str:
-        """As it travels in a header."""
-        longest = "" if self.max_delay is None else f":{round(self.max_delay * 1000)}"
-        return f"exponential:{round(self.delay * 1000)}{longest}"
-
-
-Backoff: TypeAlias = Fixed | Exponential
-
-DEFAULT_BACKOFF = Exponential(1.0)
+_LONGEST_DELAY = 1e9  # seconds: thirty years, which every provider can write as a time
 
 
 def read_backoff(text: object) -> Backoff:
@@ -81,14 +30,17 @@ def read_backoff(text: object) -> Backoff:
 @lru_cache(maxsize=256)  # every job has one, and most have the same
 def _read_backoff(text: str) -> Backoff:
     kind, _, rest = text.partition(":")
+    rest, _, given = rest.partition("~")
     try:
+        jitter = float(given or 0)
         numbers = [float(part) / 1000 for part in rest.split(":")]
         if kind == "fixed":
-            return Fixed(numbers[0])
+            return Fixed(numbers[0], jitter=jitter)
         if kind == "exponential":
-            return Exponential(numbers[0], max_delay=numbers[1] if len(numbers) > 1 else None)
+            longest = numbers[1] if len(numbers) > 1 else None
+            return Exponential(numbers[0], max_delay=longest, jitter=jitter)
     except (ValueError, IndexError):
-        pass  # whoever wrote it: the default is as good as any
+        pass  # another program wrote it
     return DEFAULT_BACKOFF
 
 
@@ -117,9 +69,10 @@ class JobOptions(TypedDict, total=False):
 
     attempts: int
     backoff: Backoff | None
-    delay: Seconds | None
+    delay: Seconds | datetime | None
     priority: int | None
     concurrency_key: str | None
+    correlation_id: str | None
     unique: str | Unique | None
     remove_on_complete: bool | int | Keep
     remove_on_fail: bool | int | Keep
@@ -133,9 +86,10 @@ class CheckedOptions:
 
     attempts: int = DEFAULT_ATTEMPTS
     backoff: Backoff | None = None
-    delay: float = 0.0
+    delay: float | datetime = 0.0
     priority: int | None = None
     concurrency_key: str | None = None
+    correlation_id: str | None = None
     unique: Unique | None = None
     keep_completed: Keep | None = None
     keep_failed: Keep | None = None
@@ -152,16 +106,23 @@ def check_options(given: Mapping[str, Any], where: str) -> CheckedOptions:
     Raises:
         InvalidJobError: names the place, the option and what was given.
     """
-    unknown = sorted(set(given) - _KNOWN)
-    if unknown:
-        raise InvalidJobError(f"{where}: unknown option {unknown[0]!r} (known: {_listed()})")
     try:
-        return _checked(given, where)
+        return check_defaults(given, where)
     except ConfigurationError as error:
         raise InvalidJobError(str(error)) from None
 
 
-def _checked(given: Mapping[str, Any], where: str) -> CheckedOptions:
+def check_defaults(given: Mapping[str, Any], where: str) -> CheckedOptions:
+    """``check_options`` for options of no particular job.
+
+    Raises:
+        ConfigurationError: names the place, the option and what was given.
+    """
+    unknown = sorted(set(given) - _KNOWN)
+    if unknown:
+        known = ", ".join(sorted(_KNOWN))
+        hint = suggestion(unknown[0], _KNOWN)
+        raise ConfigurationError(f"{where}: unknown option {unknown[0]!r} (known: {known}){hint}")
     backoff, priority = given.get("backoff"), given.get("priority")
     if backoff is not None and not isinstance(backoff, Fixed | Exponential):
         raise ConfigurationError(
@@ -175,16 +136,17 @@ def _checked(given: Mapping[str, Any], where: str) -> CheckedOptions:
             raise ConfigurationError(f"{where}: {name} must be a mapping, got {value!r}")
     own: Mapping[Any, Any] = provider or {}
     for name, value in own.items():
-        if not isinstance(name, str) or not isinstance(value, str | int):
+        if not isinstance(name, str):
+            raise ConfigurationError(f"{where}: the names of provider_options must be text")
+        encode_data(value, f"{where}: provider_options[{name!r}]", ConfigurationError)
+    unique = given.get("unique")
+    for name in ("concurrency_key", "correlation_id"):
+        key = given.get(name)
+        if key is not None and not (isinstance(key, str) and 0 < len(key) <= _LONGEST_KEY):
             raise ConfigurationError(
-                f"{where}: provider_options[{name!r}] must be text or a whole number, got {value!r}"
+                f"{where}: {name} must be a string of 1 to {_LONGEST_KEY} characters, "
+                f"got {key!r:.100}"
             )
-    key, unique = given.get("concurrency_key"), given.get("unique")
-    if key is not None and not (isinstance(key, str) and 0 < len(key) <= _LONGEST_KEY):
-        raise ConfigurationError(
-            f"{where}: concurrency_key must be a string of 1 to {_LONGEST_KEY} characters, "
-            f"got {key!r:.100}"
-        )
     if unique is not None and not isinstance(unique, Unique):
         unique = Unique(unique)
     return CheckedOptions(
@@ -192,9 +154,10 @@ def _checked(given: Mapping[str, Any], where: str) -> CheckedOptions:
             given.get("attempts", DEFAULT_ATTEMPTS), f"{where}: attempts", minimum=1
         ),
         backoff=backoff,
-        delay=optional_seconds(given.get("delay"), f"{where}: delay") or 0.0,
+        delay=_delay(given.get("delay"), f"{where}: delay"),
         priority=priority,
-        concurrency_key=key,
+        concurrency_key=given.get("concurrency_key"),
+        correlation_id=given.get("correlation_id"),
         unique=unique,
         keep_completed=_keep(given, "remove_on_complete", where),
         keep_failed=_keep(given, "remove_on_fail", where),
@@ -203,12 +166,55 @@ def _checked(given: Mapping[str, Any], where: str) -> CheckedOptions:
     )
 
 
+_ON_REDIS = ("redis", "bullmq")
+_PROVIDERS = ("memory", "sqlite", *_ON_REDIS, "rabbitmq", "sqs", "kafka")
+
+
+def own_options(given: Mapping[str, Any], provider: str) -> Mapping[str, Any]:
+    """The ``provider_options`` for one provider.
+
+    They are given as such, ``{"lifo": True}``, or for several providers by their names,
+    ``{"redis": {"lifo": True}, "sqs": {…}}``, of which each takes its own.
+    """
+    if not all(name in _PROVIDERS and isinstance(one, Mapping) for name, one in given.items()):
+        return given
+    called = _ON_REDIS if provider in _ON_REDIS else (provider,)
+    mine: Mapping[str, Any] = {}
+    return next((given[name] for name in called if name in given), mine)
+
+
+def _delay(given: Seconds | datetime | None, what: str) -> float | datetime:
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise ConfigurationError(
+                f"{what} must have a time zone, got {given!r}; write "
+                f"datetime({given.year}, {given.month}, {given.day}, {given.hour}, tzinfo=UTC)"
+            )
+        return given
+    try:
+        delay = optional_seconds(given, what) or 0.0
+    except ConfigurationError as error:
+        if isinstance(given, int | float):
+            raise
+        raise ConfigurationError(f"{error}; a datetime with a time zone is a delay, too") from None
+    return check_delay(delay, given, what)
+
+
+def check_delay(delay: float, given: object, what: str) -> float:
+    """A delay in seconds that every provider can write as a time.
+
+    Raises:
+        ConfigurationError: it is too long.
+    """
+    if delay > _LONGEST_DELAY:
+        raise ConfigurationError(
+            f"{what} must be at most {_LONGEST_DELAY:,.0f} seconds (thirty years), got {given!r}"
+        )
+    return delay
+
+
 def _keep(given: Mapping[str, Any], name: str, where: str) -> Keep | None:
     return Keep.of(given[name], f"{where}: {name}") if name in given else None
-
-
-def _listed() -> str:
-    return ", ".join(sorted(_KNOWN))
 
 
 MakeId: TypeAlias = Callable[[str, Any], str]
@@ -228,3 +234,17 @@ def check_id(job_id: object, where: str) -> str:
             f"{where}: job_id must have at most 500 printable characters, got {job_id[:50]!r}"
         )
     return job_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsupported:
+    """An option that the provider cannot honor, and that was left out."""
+
+    queue: str
+    option: str
+    value: Any
+    message: str
+
+
+OnUnsupported: TypeAlias = Callable[[Unsupported], object]
+"""What ``on_unsupported=`` takes."""

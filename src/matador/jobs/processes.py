@@ -9,29 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import multiprocessing
-import os
 import pickle
-import signal
-import threading
-from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from matador.errors import ConfigurationError, JobError
-from matador.jobs.data import encode_json
-from matador.jobs.functions import JobFunction
-from matador.jobs.job import ActiveJob, JobControl
-from matador.model.subscriber import place_of
+from matador.jobs.functions import JobFunction, handler_function
+from matador.jobs.job import ActiveJob, JobControl, encode_json
+from matador.model.signature import place_of
+from matador.runtime.children import Child, ChildDiedError, Parent
 
 Answer: TypeAlias = tuple[str, Any]
 """``progress`` with its JSON, ``result``, or ``error``."""
-
-_PATIENCE = 2.0  # seconds for an idle process to end by itself
 
 
 class JobProcessError(JobError):
@@ -41,15 +33,16 @@ class JobProcessError(JobError):
     description = "Look at the message, and at what the process has logged."
     code = "PROCESS"
     retryable = True
+    interrupted: bool = False
+    """The process died, so the handler may have done half of its work."""
 
 
 class Processes:
     """The processes of one worker. Started when they are needed, at most one a running job."""
 
     def __init__(self) -> None:
-        self._context = multiprocessing.get_context("spawn")
-        self._idle: list[_Child] = []
-        self._all: set[_Child] = set()
+        self._idle: list[Child] = []
+        self._all: set[Child] = set()
 
     async def run(self, function: JobFunction, job: ActiveJob[Any]) -> Any:
         """Run a function for a job; what it returns, or raises.
@@ -59,7 +52,7 @@ class Processes:
         """
         child = self._take_idle() or self._start()
         try:
-            result = await child.run(reference(function), job)
+            result = await _run(child, reference(function), job)
         except _Raised as raised:
             self._idle.append(child)
             raise raised.error from None
@@ -69,7 +62,7 @@ class Processes:
         self._idle.append(child)
         return result
 
-    def _take_idle(self) -> _Child | None:
+    def _take_idle(self) -> Child | None:
         while self._idle:
             child = self._idle.pop()
             if child.alive:
@@ -77,12 +70,12 @@ class Processes:
             self._end(child)  # it died while it had nothing to do: no job's fault
         return None
 
-    def _start(self) -> _Child:
-        child = _Child(self._context)
+    def _start(self) -> Child:
+        child = Child("matador-job", _serve)
         self._all.add(child)
         return child
 
-    def _end(self, child: _Child) -> None:
+    def _end(self, child: Child) -> None:
         self._all.discard(child)
         child.kill()
 
@@ -102,10 +95,11 @@ def reference(function: JobFunction) -> str:
     """
     inner = inspect.unwrap(function.function)
     module, name = getattr(inner, "__module__", None), getattr(inner, "__qualname__", "")
-    if not module or not name or "<" in name:
+    of_object = inspect.ismethod(inner) and not isinstance(inner.__self__, type)
+    if not module or not name or "<" in name or of_object:
         raise ConfigurationError(
             f"executor='process' needs a function of a module, but {inner!r} is defined inside "
-            f"another one{place_of(function.function)}"
+            f"another one, or belongs to an object{place_of(function.function)}"
         )
     return f"{module}:{name}"
 
@@ -117,117 +111,51 @@ class _Raised(Exception):
         self.error = error
 
 
-class _Child:
-    """One process, seen from the worker."""
-
-    def __init__(self, context: SpawnContext) -> None:
-        ours, theirs = multiprocessing.Pipe()
-        self._connection: Connection[Any, Any] = ours
-        self._process: SpawnProcess = context.Process(
-            target=_serve, args=(theirs,), name="matador-job", daemon=True
-        )
-        self._process.start()
-        theirs.close()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still runs."""
-        return self._process.is_alive()
-
-    async def run(self, where: str, job: ActiveJob[Any]) -> Any:
-        control = job.control
-        bare = msgspec.structs.replace(job, control=None, provider_metadata={})
-        self._connection.send_bytes(pickle.dumps((where, msgspec.structs.asdict(bare))))
+async def _run(child: Child, where: str, job: ActiveJob[Any]) -> Any:
+    control = job.control
+    bare = msgspec.structs.replace(job, control=None, provider_metadata={})
+    try:
+        await child.send(pickle.dumps((where, msgspec.structs.asdict(bare))))
         while True:
-            kind, value = await self._answer()
+            kind, value = _answer(await child.receive())
             if kind == "result":
                 return value
             if kind == "error":
                 raise _Raised(value)
             if control is not None:
                 await control.report(*value)
+    except ChildDiedError as error:
+        died = JobProcessError(f"the process of the job {error}")
+        died.interrupted = True
+        raise died from None
 
-    async def _answer(self) -> Answer:
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = loop.create_future()
 
-        def tell() -> None:
-            if not ready.done():
-                ready.set_result(None)
-
-        descriptor = self._connection.fileno()
-        loop.add_reader(descriptor, tell)
-        try:
-            await ready
-        finally:
-            loop.remove_reader(descriptor)
-        try:
-            return cast("Answer", pickle.loads(self._connection.recv_bytes()))
-        except (EOFError, OSError):
-            raise JobProcessError(f"the process of the job {self._how_it_ended()}") from None
-        except Exception as error:
-            raise JobProcessError(f"the process answered what cannot be read: {error}") from error
-
-    def _how_it_ended(self) -> str:
-        self._process.join(_PATIENCE)
-        code = self._process.exitcode
-        if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                return f"was killed by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
-
-    def kill(self) -> None:
-        """End it at once. Somebody has to wait for its end, or it stays as a zombie."""
-        self._process.kill()
-        self._connection.close()
-        threading.Thread(target=self._process.join, daemon=True).start()
-
-    def close(self) -> None:
-        """Tell it to end."""
-        self._connection.close()
-
-    def join(self) -> None:
-        """Wait for its end, not for long. Blocks."""
-        self._process.join(_PATIENCE)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
+def _answer(encoded: bytes) -> Answer:
+    try:
+        return cast("Answer", pickle.loads(encoded))
+    except Exception as error:
+        raise JobProcessError(f"the process answered what cannot be read: {error}") from error
 
 
 # -- in the other process --------------------------------------------------------------------------
 
 
-def _serve(connection: Connection[Any, Any]) -> None:
-    """Run jobs until the worker closes the connection, or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which ends us
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _serve(parent: Parent) -> None:
+    """Run jobs until the worker closes the connection."""
     while True:
+        where, fields = pickle.loads(parent.receive())
         try:
-            where, fields = pickle.loads(connection.recv_bytes())
-        except (EOFError, OSError):
-            return
-        try:
-            answer = ("result", _call(connection, where, fields))
-            encoded = pickle.dumps(answer)
+            answer = pickle.dumps(("result", _call(parent, where, fields)))
         except BaseException as error:  # noqa: BLE001 - it is the worker that decides
-            encoded = _pickled(error)
-        connection.send_bytes(encoded)
+            answer = _pickled(error)
+        parent.send(answer)
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _call(connection: Connection[Any, Any], where: str, fields: dict[str, Any]) -> Any:
+def _call(parent: Parent, where: str, fields: dict[str, Any]) -> Any:
     function = _find(where)
-    lock = threading.Lock()
 
     async def report(encoded: bytes, progress: Any) -> None:
-        with lock:
-            connection.send_bytes(pickle.dumps(("progress", (encoded, progress))))
+        parent.send(pickle.dumps(("progress", (encoded, progress))))
 
     async def run() -> Any:
         job: ActiveJob[Any] = ActiveJob(**fields)
@@ -242,26 +170,20 @@ def _call(connection: Connection[Any, Any], where: str, fields: dict[str, Any]) 
     return result
 
 
-_found: dict[str, JobFunction] = {}
-
-
+@cache
 def _find(where: str) -> JobFunction:
-    found = _found.get(where)
-    if found is None:
-        module, _, name = where.partition(":")
-        target: Any = import_module(module)
-        for part in name.split("."):
-            target = getattr(target, part)
-        found = _found[where] = _as_function(target)
-    return found
+    module, _, name = where.partition(":")
+    target: Any = import_module(module)
+    for part in name.split("."):
+        target = getattr(target, part)
+    return _as_function(target)
 
 
 def _as_function(target: Any) -> JobFunction:
     declared = getattr(target, "as_function", None)
     if isinstance(declared, JobFunction):
         return declared
-    call = cast("Callable[..., Any]", target)
-    return JobFunction(call, bytes, call, inspect.iscoroutinefunction(call))
+    return handler_function(target, "the handler of a process")
 
 
 def _pickled(error: BaseException) -> bytes:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import contextlib
-import functools
 import logging
-import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, get_args, overload
+from asyncio import AbstractEventLoop, get_running_loop
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from threading import Lock
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -20,42 +19,72 @@ from matador.errors import (
     DuplicateJobError,
     InvalidJobError,
     JobError,
+    JobNotFoundError,
+    JobProviderError,
     JobsNotAddedError,
     JobsUnsupportedError,
     MatadorError,
-    SendUnconfirmedError,
-    ShuttingDownError,
     UniqueJobError,
 )
-from matador.jobs.adding import JobMaker
-from matador.jobs.declared import DeclaredJob, DeclareJob
-from matador.jobs.events import Observable, QueuePaused, QueueResumed
-from matador.jobs.flows import INTO, Step
-from matador.jobs.functions import JobFunction
-from matador.jobs.handle import FlowStep
-from matador.jobs.job import Job, job_from
-from matador.jobs.options import JobOptions, MakeId, check_id
-from matador.jobs.provider import JobProvider, ProviderLike, calling, job_error, provider_for
-from matador.jobs.recording import JobRecording
-from matador.jobs.schedules import Schedule, schedule_from
-from matador.jobs.stored import StoredJob, stored_message
-from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
+from matador.jobs.dead_letters import FailedJobs, JobReader
+from matador.jobs.events import QueuePaused, QueueResumed
+from matador.jobs.flows import FlowStep, JobHandle, Step, SyncJobHandle
+from matador.jobs.functions import Anything, DeclaredJob, DeclareJob, JobFunction
+from matador.jobs.job import ActiveJob, Job, job_from
+from matador.jobs.options import JobOptions, MakeId, OnUnsupported, check_defaults, check_id
+from matador.jobs.provider import (
+    JobProvider,
+    ProviderLike,
+    another_provider,
+    calling,
+    job_error,
+    jobs_topology,
+    unsupported,
+)
+from matador.jobs.schedules import (
+    DECLARED,
+    Recurrence,
+    Schedule,
+    keep_schedule,
+    schedule_from,
+    schedule_message,
+)
+from matador.jobs.service import JobService, ReceivingOptions, check_queue_name
+from matador.jobs.wire import (
+    JobMaker,
+    StoredJob,
+    canceled_text,
+    check_name,
+    sent_fact,
+    stored_message,
+)
 from matador.model import job as names
-from matador.model.job import JOB_STATUSES, JobCapabilities, JobSchedule, JobStatus, Missed
+from matador.model.job import JOB_STATUSES, PAUSED, JobCapabilities, JobSchedule, JobStatus, Missed
 from matador.model.message import Message, Once
-from matador.model.options import Seconds, optional_seconds, seconds, suggestion
-from matador.policy.recurrence import check_recurrence, first_time
-from matador.runtime.deadline import Deadline
-from matador.runtime.recorder import Recorder, check_recorder
-from matador.transports.base import Deduplicating, JobFlows, JobScheduling, Transport
-from matador.transports.coalescer import Coalescer
+from matador.model.options import Seconds, suggestion
+from matador.model.subscriber import Idempotency
+from matador.model.text import lone_surrogate
+from matador.model.topology import Topology
+from matador.policy.dedup import Deduplication
+from matador.policy.recurrence import first_time
+from matador.policy.retry import RetryPolicy
+from matador.runtime.blocking import AtLoopEnd, Blocking, blocking
+from matador.runtime.context import Context
+from matador.runtime.hooks import Hooks, Sending
+from matador.runtime.outbox import NO_BUFFER, Outbox, Parcel
+from matador.transports.base import Choosing, JobFlows, JobScheduling, Transport
+from matador.transports.kit.jobs import record_of
 
 log = logging.getLogger("matador.jobs")
 
+_UNIQUE_TRIES = 10
+_MOST = 2**31 - 1  # jobs at once
+
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
-_MOST_AT_ONCE = 1000
+_LAST_SENDS = 1.0  # seconds for the broker at the end of an event loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,24 +108,25 @@ class QueueHealth:
     """Raw figures of a queue; whether they are good, the reader decides.
 
     Attributes:
-        active_workers: how many consume it now; None: the provider does not know.
-        depth: jobs that wait, delayed ones included.
-        error_rate: failed jobs of all finished ones, from 0 to 1.
-        completed: jobs that completed, as far as the provider remembers.
-        failed: jobs that failed for good, as far as the provider remembers.
+        active_workers: how many consume it now; None: the provider does not know. On Kafka, the
+            workers of one process are one.
+        depth: jobs that wait, delayed ones included; None: the provider does not know all of them.
+        error_rate: failed jobs of all finished ones, from 0 to 1; None: the provider does not know.
+        completed: jobs that completed, as far as the provider remembers; None: it does not.
+        failed: jobs that failed for good, as far as the provider remembers; None: it does not.
         paused: no worker gets a job.
     """
 
     active_workers: int | None
-    depth: int
-    error_rate: float
-    completed: int
-    failed: int
+    depth: int | None
+    error_rate: float | None
+    completed: int | None
+    failed: int | None
     paused: bool
 
 
-class Queue(Observable):
-    """A queue of jobs. Connects on first use, or with ``async with queue``.
+class Queue(JobService):
+    """A queue of jobs. Connects on first use, in any event loop, or with ``async with queue``.
 
     Args:
         name: the name of the queue.
@@ -104,9 +134,12 @@ class Queue(Observable):
             makes one from the name. None: in memory, shared by all queues of this event loop.
         job_id: makes the id of a job from its name and data. None: a UUID.
         default_options: options for all jobs; those of ``add`` win.
-        on_unsupported: called for each option that the provider cannot honour.
-        journal: records the jobs that are added, for the data pipeline:
-            ``matador.observe.Journal("journal/")``. None: nothing is recorded.
+        on_unsupported: called for each option that the provider cannot honor.
+        hooks: what is told about the jobs that are added: ``matador.observe.Journal("journal/")``,
+            or ``Hooks`` of your own.
+        retry, timeout, idempotent, deduplication: what workers that are made with this queue,
+            ``Worker(queue)``, do unless they say otherwise. See ``Worker``.
+        connect_timeout: seconds for which the first connection is tried again.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -126,27 +159,34 @@ class Queue(Observable):
         job_id: MakeId | None = None,
         default_options: JobOptions | None = None,
         on_unsupported: OnUnsupported | None = None,
-        journal: Recorder | None = None,
+        hooks: Hooks | Sequence[Hooks] | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Seconds | None = None,
+        idempotent: Idempotency | None = None,
+        deduplication: Deduplication | None = None,
+        connect_timeout: Seconds = 0.0,
     ) -> None:
-        if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
-            raise ConfigurationError(f"[Queue] name must be a non-empty string, got {name!r}")
-        self._name = name
-        self._where = f"[Queue:{name}]"
-        super().__init__(self._where, name)
+        check_queue_name(name, "Queue", "name")
+        where = f"[Queue:{name}]"
+        super().__init__(
+            where,
+            name,
+            provider=provider,
+            on_unsupported=on_unsupported,
+            hooks=hooks,
+            connect_timeout=connect_timeout,
+        )
         if job_id is not None and not callable(job_id):
-            raise ConfigurationError(f"{self._where} job_id must be a function, got {job_id!r}")
-        self._unsupported = UnsupportedOptions(name, self._where, on_unsupported)
-        self._maker = JobMaker(name, self._where, default_options or {}, job_id, self._unsupported)
-        check_recorder(journal, self._where)
-        self._journal = journal
-        self._recording = None if journal is None else JobRecording(journal, name)
-        self._given = provider
-        self._provider: JobProvider | None = None
-        self._full_name: str | None = None
-        self._declared: dict[str | None, JobFunction] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening = asyncio.Lock()
-        self._adds: Coalescer[Message, MatadorError | None] | None = None
+            raise ConfigurationError(f"{where} job_id must be a function, got {job_id!r}")
+        self._make_id = job_id
+        self._defaults: Mapping[str, Any] = dict(default_options or {})
+        check_defaults(self._defaults, f"{where} default_options")
+        self._full_name = name
+        self._forget_loops()
+        self._declared: dict[str, DeclaredJob[..., Any]] = {}
+        self._functions: dict[str | None, JobFunction] = {}
+        self.receiving = ReceivingOptions(retry, timeout, idempotent, deduplication, where=where)
+        """What workers that are made with this queue do unless they say otherwise."""
 
     @property
     def name(self) -> str:
@@ -158,81 +198,139 @@ class Queue(Observable):
 
     # -- life -------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     async def open(self) -> JobProvider:
-        """Connect, and make the queue if it is not there. Done on first use as well."""
-        if self._loop is not (here := asyncio.get_running_loop()):  # the rest is of an earlier one
-            self._loop, self._opening = here, asyncio.Lock()
-            self._provider, self._full_name = None, None
-        elif self._full_name is not None:
-            return self.provider
-        async with self._opening:
-            if self._provider is None or self._full_name is None:
-                provider = self.provider
-                self._full_name = await provider.open(self._name, self)
-                self._maker.bind(self._full_name, provider.capabilities, provider.transport.name)
-                add = provider.store.add_jobs
-                if self._recording is not None:
-                    self._recording.start(provider.transport.name)
-                    add = self._recording.adding(add)
-                self._adds = Coalescer(add, max_batch=_MOST_AT_ONCE)
-                self._provider = provider
-            return self._provider
+        """Connect, and make the queue if it is not there. Done on first use as well.
+
+        Example:
+            >>> provider = await queue.open()
+            >>> provider.capabilities.delays
+            True
+        """
+        await self._ready()
+        return self.provider
+
+    async def start(self) -> None:
+        """``open``. A second call does nothing.
+
+        Example:
+            >>> await queue.start()
+        """
+        await super().start()
+        if self._at_loop_end is None:
+            self._at_loop_end = await AtLoopEnd.of(self._loop_ended)
+
+    async def _loop_ended(self) -> None:
+        """The event loop ends, and nobody has shut the queue down in it."""
+        await self.shutdown(_LAST_SENDS, disconnect=True)  # no other loop can use what is here
+
+    async def shutdown(self, timeout: Seconds | None = None, *, disconnect: bool = False) -> None:
+        """Send what is on its way, and let go of the provider. Idempotent.
+
+        ``disconnect``: disconnect the provider even if it was given, and others may use it.
+
+        Example:
+            >>> await queue.shutdown(timeout=5)
+        """
+        await super().shutdown(timeout, disconnect=disconnect)
+        ending, self._at_loop_end = self._at_loop_end, None
+        if ending is not None:
+            await ending.forget()
+
+    async def _ready(self) -> Outbox:
+        outbox = self._outbox
+        if outbox is None:
+            await self.start()
+            outbox = self._may_send()
+        return outbox
 
     @property
     def provider(self) -> JobProvider:
-        """Where the jobs are kept. In memory, it needs a running event loop."""
-        if self._provider is None:
-            self._provider = provider_for(self._given, self._name, self._where)
+        """Where the jobs are kept."""
         return self._provider
 
-    async def close(self, timeout: Seconds = 30.0, *, disconnect: bool = False) -> None:
-        """Wait for what is being added, then let go of the provider.
+    def provider_here(self) -> JobProvider:
+        """The provider for this event loop."""
+        return self.here().provider
 
-        Args:
-            timeout: seconds to wait. What is not confirmed by then fails: it may have been added.
-            disconnect: disconnect the provider even if it was given, and others may use it.
+    def here(self) -> Queue:
+        """The queue for this event loop: itself, or a copy if another loop uses it.
+
+        Every method that is awaited is one of that queue. A copy has a connection of its own, which
+        ends with the loop.
         """
-        deadline = Deadline(seconds(timeout, f"{self._where} close: timeout"), self._where)
-        async with self._opening:
-            adds = self._adds
-            if adds is not None and not await deadline.do(adds.drain(), "add every job"):
-                given_up = adds.give_up(
-                    ShuttingDownError("the queue was closed before the job was added"),
-                    SendUnconfirmedError("the queue was closed before the job was confirmed"),
-                )
-                log.warning("%s %d jobs may not have been added", self._where, len(given_up))
-            if self._recording is not None:
-                await self._recording.stop()
-            if self._provider is not None:
-                await self._provider.close(self, disconnect=disconnect, deadline=deadline)
-            self._full_name = self._adds = self._provider = None
+        if self._is_in_own_loop:
+            return self
+        try:
+            loop = get_running_loop()
+        except RuntimeError:  # a tool looks at it, before anything runs
+            return self
+        if self._loop is loop:
+            return self
+        with self._finding:
+            self._copies = {one: q for one, q in self._copies.items() if not one.is_closed()}
+            if loop in self._copies:
+                return self._copies[loop]
+            if self._owner is None or self._owner is loop or self._owner.is_closed():
+                if self._loop is not None:  # closed without giving its tasks and streams an end
+                    self._begin_anew()
+                    self._provider = another_provider(
+                        self._provider, self._given, self._name, self._where
+                    )
+                self._owner = loop
+                return self
+            made = self._copies[loop] = self.another()
+            return made
 
-    @property
-    def on_unsupported(self) -> OnUnsupported | None:
-        """What is called for each option that the provider cannot honour."""
-        return self._unsupported.callback
+    def another(self) -> Self:
+        other = super().another()
+        other._forget_loops()
+        return other
 
-    @property
-    def journal(self) -> Recorder | None:
-        """What records the jobs that are added."""
-        return self._journal
+    def _forget_loops(self) -> None:
+        self._finding = Lock()
+        self._owner: AbstractEventLoop | None = None
+        self._copies: dict[AbstractEventLoop, Queue] = {}
+        self._at_loop_end: AtLoopEnd | None = None
+
+    def sync(self) -> SyncQueue:
+        """The blocking form of the queue, for code without an event loop. See ``Blocking``.
+
+        Example:
+            >>> queue.sync().add("welcome", {"to": "ada@example.com"}).status
+            'waiting'
+        """
+        return self._blocking(SyncQueue)
+
+    async def _open(self, transport: Transport) -> None:
+        provider = self.provider
+        self._full_name = await calling(provider.store.open_jobs(self._name), self._name)
+        self._maker = self._maker_for(provider, self._full_name)
+        store = provider.store
+
+        async def carry(exchange: str | None, jobs: Sequence[Message]) -> Sequence[Any]:
+            return [1 if error is None else error for error in await store.add_jobs(jobs)]
+
+        # In a group of transports a job is a message, and the group says which of them stored it.
+        grouped = isinstance(transport, Choosing)
+        self._open_outbox(transport, recovery=NO_BUFFER, carry=None if grouped else carry)
+
+    def _maker_for(self, provider: JobProvider, full_name: str) -> JobMaker:
+        return JobMaker(
+            queue=self._name,
+            full_name=full_name,
+            where=self._where,
+            defaults=self._defaults,
+            make_id=self._make_id,
+            can=provider.capabilities,
+            provider=provider.transport.name,
+            report=self._report_unsupported,
+            clock=self._clock,
+        )
 
     @property
     def default_options(self) -> Mapping[str, Any]:
         """Options for all jobs."""
-        return self._maker.defaults
+        return self._defaults
 
     @property
     def capabilities(self) -> JobCapabilities:
@@ -251,7 +349,8 @@ class Queue(Observable):
     ) -> Job[Any]:
         """Add a job, and return it once it is safely stored.
 
-        A job whose ``unique`` key is taken is not added: the one that has the key is returned.
+        A job whose ``unique`` key is taken is not added: the one that has the key is returned. If
+        that one ends meanwhile, the job is added after all.
 
         Args:
             name: which handler is to run it.
@@ -262,68 +361,141 @@ class Queue(Observable):
         Raises:
             InvalidJobError: an argument is wrong, or the data cannot be written as JSON.
             DuplicateJobError: there is a job with this id.
+            UniqueJobError: the job that took the key for a while (``Unique(within=…)``) is gone.
             JobProviderError: it could not be stored, or nobody knows whether it was.
+
+        Example:
+            >>> job = await queue.add("welcome", {"to": "ada@example.com"}, attempts=5, delay=60)
         """
-        await self.open()
-        assert self._adds is not None
-        with self._traced(name, options) as more:
-            message, job = self._maker.make(name, data, job_id, more)
-            error = await calling(self._adds.submit(message), self._name, job.id)
-        if error is None:
-            return job
-        if isinstance(error, UniqueJobError) and error.job_id is not None:
-            found = await self.get(error.job_id)
+        outbox = await self._ready()
+
+        async def add(more: Mapping[str, Any]) -> Job[Any]:
+            message, job = self._maker.make(name, data, job_id, self._with(more, options))
+            outcome = await calling(outbox.post(self._parcel(message)), self._name, job.id)
+            return await self._added(outbox, message, job, outcome)
+
+        return await self._sending((name,), 1, add)
+
+    async def _added(
+        self, outbox: Outbox, message: Message, job: Job[Any], outcome: int | MatadorError
+    ) -> Job[Any]:
+        """The job, or the one that has its unique key, after a first attempt to store it."""
+        tries = 0
+        while not isinstance(outcome, int):
+            if not isinstance(outcome, UniqueJobError) or outcome.job_id is None:
+                raise job_error(outcome, self._name, job.id)
+            found = await self.get(outcome.job_id)
             if found is not None:
                 return found
-        raise _named(error, self._name, job.id)
+            # It has gone meanwhile, and its key is free by now, unless it is kept for a while.
+            tries += 1
+            if (tries > 1 and names.UNIQUE_FOR in message.headers) or tries > _UNIQUE_TRIES:
+                raise job_error(outcome, self._name, job.id)
+            await asyncio.sleep(0.001 * tries)
+            outcome = await calling(outbox.post(self._parcel(message)), self._name, job.id)
+        return job
 
     async def add_many(
         self, jobs: Sequence[tuple[str, Any]], **options: Unpack[JobOptions]
     ) -> builtins.list[Job[Any]]:
         """Add jobs, given as pairs of name and data, in as few round trips as possible.
 
+        Where a ``unique`` key is taken, the job that has it is returned, as by ``add``.
+
         Raises:
             InvalidJobError: an argument is wrong; nothing was stored.
             JobsNotAddedError: some could not be stored. Its ``errors`` say which, and why.
-        """
-        await self.open()
-        assert self._adds is not None
-        names = ", ".join(dict.fromkeys(name for name, _ in jobs[:10]))
-        with self._traced(names, options) as more:
-            made = [self._maker.make(name, data, None, more) for name, data in jobs]
-            futures = self._adds.submit_many([message for message, _ in made])
-            outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        errors: dict[int, JobError] = {}
-        for index, outcome in enumerate(outcomes):
-            if isinstance(outcome, MatadorError):
-                errors[index] = _named(outcome, self._name, made[index][1].id)
-            elif isinstance(outcome, BaseException):
-                raise outcome
-        if errors:
-            first = next(iter(errors.values()))
-            raise JobsNotAddedError(
-                f"{len(errors)} of {len(made)} jobs were not added; the first: {first}",
-                errors,
-                queue=self._name,
-            )
-        return [job for _, job in made]
 
-    @contextlib.contextmanager
-    def _traced(self, name: str, options: Mapping[str, Any]) -> Generator[Mapping[str, Any]]:
-        """Surround an add with a span, if anybody makes some. Gives the options of the job."""
-        recording = self._recording
-        if recording is None or not recording.traces:
-            yield options
-            return
-        given = {**self._maker.defaults, **options}.get("metadata")
-        known = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else None
-        if given is not None and known is None:
-            yield options  # an error, which the maker of jobs reports
-            return
-        with recording.traces.send(
-            "send", name, self._name, recording.transport, known
-        ) as metadata:
-            yield {**options, "metadata": metadata}
+        Example:
+            >>> people = ["ada@example.com", "alan@example.com"]
+            >>> jobs = await queue.add_many([("welcome", {"to": to}) for to in people], attempts=5)
+        """
+        pairs = [self._pair(one, number) for number, one in enumerate(jobs)]
+        outbox = await self._ready()
+
+        async def add(more: Mapping[str, Any]) -> builtins.list[Job[Any]]:
+            given = self._with(more, options)
+            made = [self._maker.make(name, data, None, given) for name, data in pairs]
+            parcels = [self._parcel(message) for message, _ in made]
+            outcomes = await calling(outbox.send_many(parcels), self._name)
+            added: builtins.list[Job[Any]] = []
+            errors: dict[int, Any] = {}
+            for index, ((message, job), outcome) in enumerate(zip(made, outcomes, strict=True)):
+                if isinstance(outcome, int):
+                    added.append(job)
+                    continue
+                try:
+                    added.append(await self._added(outbox, message, job, outcome))
+                except MatadorError as error:
+                    errors[index] = error
+            if errors:
+                first = next(iter(errors.values()))
+                raise JobsNotAddedError(
+                    f"{len(errors)} of {len(made)} jobs were not added; the first: {first}",
+                    errors,
+                    queue=self._name,
+                )
+            return added
+
+        return await self._sending(tuple(dict.fromkeys(n for n, _ in pairs)), len(pairs), add)
+
+    def _pair(self, given: object, number: int) -> tuple[Any, Any]:
+        if isinstance(given, tuple | list) and len(cast("Sequence[Any]", given)) == 2:
+            return tuple(cast("Sequence[Any]", given))
+        raise InvalidJobError(
+            f"{self._where} add_many: jobs[{number}] must be a pair of a name and data, "
+            f"got {given!r:.100}"
+        )
+
+    def _id(self, job_id: object, call: str) -> str:
+        """The id of a job, of which some may have been added by other programs."""
+        if isinstance(job_id, str) and lone_surrogate(job_id) is None:
+            return job_id
+        raise InvalidJobError(f"{self._where} {call}: job_id must be a string, got {job_id!r:.100}")
+
+    async def _sending(
+        self,
+        names: tuple[str, ...],
+        count: int,
+        add: Callable[[Mapping[str, Any]], Awaitable[T]],
+    ) -> T:
+        """Add jobs, surrounded by hooks, with the metadata that hooks have for all of them."""
+        hooks, activity = self._hooks, self._activity
+        activity.enqueuing += 1
+        try:
+            universal = {}
+            if hooks.load_universal_metadata is not None:
+                universal = await hooks.universal_metadata() or {}
+            if hooks.send_around is None:
+                return await add(universal)
+            transport = self.provider.transport.name
+            event = Sending("job", "send", names, self._name, count, transport, {})
+
+            async def surrounded() -> T:
+                return await add({**universal, **event.metadata})
+
+            return await hooks.send_around.between(event, surrounded())
+        except JobProviderError as error:
+            self._provider_failed(error)
+            raise
+        finally:
+            activity.finished_enqueuing()
+
+    def _with(self, metadata: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Options with the metadata of hooks; what the user gives wins."""
+        if not metadata:
+            return options
+        given = {**self._defaults, **options}.get("metadata")
+        if given is not None and not isinstance(given, Mapping):
+            return options  # an error, which the maker of jobs reports
+        own = cast("Mapping[str, Any]", given or {})
+        return {**options, "metadata": {**metadata, **own}}
+
+    def _parcel(self, message: Message) -> Parcel:
+        if self._hooks.sent is None:
+            return Parcel(message, None, None)
+        fact = sent_fact(message, self._name, self.provider.transport.name)
+        return Parcel(message, None, fact)
 
     async def add_stored(
         self, jobs: Sequence[StoredJob], once: Once
@@ -334,50 +506,46 @@ class Queue(Observable):
         knows what it has stored (``capabilities.once``), elsewhere as long as the provider knows
         the job.
         """
-        provider = await self.open()
-        assert self._full_name is not None
-        now, transport = time.time(), provider.transport
-        messages = [stored_message(self._full_name, one, now) for one in jobs]
-        add = provider.store.add_jobs
-        if transport.capabilities.once and isinstance(transport, Deduplicating):
-            add = functools.partial(transport.send_once, once=once)
-        if self._recording is not None:
-            add = self._recording.adding(add)
-        outcomes = await calling(add(messages), self._name)
+        outbox, now = await self._ready(), self._clock.time()
+        parcels = [self._parcel(stored_message(self._full_name, one, now)) for one in jobs]
+        outcomes = await calling(outbox.send_many(parcels, once), self._name)
         return [
             None
-            if error is None or isinstance(error, DuplicateJobError)
-            else _named(error, self._name, job.id)
-            for job, error in zip(jobs, outcomes, strict=True)
+            if isinstance(outcome, int | DuplicateJobError)
+            else job_error(outcome, self._name, job.id)
+            for job, outcome in zip(jobs, outcomes, strict=True)
         ]
-
-    def elsewhere(self) -> Queue:
-        """The same queue, with nothing open: for another event loop.
-
-        Raises:
-            ConfigurationError: its provider is one object, which is connected here.
-        """
-        given = self._given
-        transport = given.transport if isinstance(given, JobProvider) else given
-        if isinstance(transport, Transport) and transport.state.status != "disconnected":
-            raise ConfigurationError(
-                f"{self._where} its provider is in use: close the queue first, or make it with a "
-                f"URL as its provider"
-            )
-        return Queue(
-            self._name,
-            provider=given,
-            default_options=self._maker.defaults,  # pyright: ignore[reportArgumentType] - checked
-            journal=self._journal,
-        )
 
     # -- declaring --------------------------------------------------------------------------------
 
     @property
     def declared(self) -> Mapping[str | None, JobFunction]:
         """What ``@queue.job`` has declared, by name."""
-        return self._declared
+        return self._functions
 
+    def read_result(self, name: str, result: Any) -> Any:
+        """A stored result in the type that the declared job of that name returns."""
+        job = self._declared.get(name)
+        return result if job is None else job.read_result(result)
+
+    @overload
+    def job(
+        self, function: Callable[Concatenate[Anything, ...], Awaitable[R]]
+    ) -> DeclaredJob[..., R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Anything, ...], R]) -> DeclaredJob[..., R]: ...
+    @overload
+    def job(
+        self, function: Callable[Concatenate[ActiveJob[Any], P], Awaitable[R]]
+    ) -> DeclaredJob[P, R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[ActiveJob[Any], P], R]) -> DeclaredJob[P, R]: ...
+    @overload
+    def job(
+        self, function: Callable[Concatenate[Context, P], Awaitable[R]]
+    ) -> DeclaredJob[P, R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], R]) -> DeclaredJob[P, R]: ...
     @overload
     def job(self, function: Callable[P, Awaitable[R]]) -> DeclaredJob[P, R]: ...
     @overload
@@ -388,6 +556,10 @@ class Queue(Observable):
         *,
         name: str | None = None,
         timeout: Seconds | None = None,
+        idempotent: Idempotency | None = None,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        timezone: str = "UTC",
         **options: Unpack[JobOptions],
     ) -> DeclareJob: ...
     def job(
@@ -396,22 +568,49 @@ class Queue(Observable):
         *,
         name: str | None = None,
         timeout: Seconds | None = None,
+        idempotent: Idempotency | None = None,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        timezone: str = "UTC",
         **options: Unpack[JobOptions],
     ) -> Any:
         """Declare a function as a job of this queue: ``@queue.job`` or ``@queue.job(attempts=5)``.
 
-        Its parameters are the data of the job, and what it returns is the result.
+        Its parameters are the data of the job, and what it returns is the result. A parameter of
+        the type ``ActiveJob`` or ``Context``, in any place, gets the job; who adds the job does not
+        give it.
+
+        With ``cron`` or ``every``, workers of the queue add the job by themselves. The schedule is
+        stored, or changed, when a ``Worker(queue)`` starts, under the key ``@`` and the name of the
+        job. A worker that starts without this declaration removes it.
 
         Args:
             name: the name of the job. None: that of the function, with dashes.
             timeout: seconds that an attempt may take.
+            idempotent: whether it may run again for the same job. None: as the worker says.
+            cron, every, timezone: when it recurs. See ``schedule``.
             **options: see ``JobOptions``.
 
         Raises:
-            ConfigurationError: two jobs of one name, or a parameter that cannot be stored.
+            ConfigurationError: two jobs of one name, a parameter that cannot be stored, or a
+                recurring job that needs arguments.
+
+        Example:
+            >>> @queue.job(cron="0 7 * * *", timezone="Europe/Berlin")
+            ... async def send_report() -> None: ...
         """
-        declare = DeclareJob(self, self._declared, name, timeout, options)
+        recurrence = None
+        if cron is not None or every is not None:
+            recurrence = Recurrence(cron=cron, every=every, timezone=timezone)
+            recurrence.checked(f"{self._where} job", self._clock.time())
+        declare = DeclareJob(self, self._declare, name, timeout, idempotent, recurrence, options)
         return declare if function is None else declare(function)
+
+    def _declare(self, job: DeclaredJob[..., Any], place: str) -> None:
+        if job.name in self._declared:
+            raise ConfigurationError(f"{self._where} there are two jobs named {job.name!r}{place}")
+        self._declared[job.name] = job
+        self._functions[job.name] = job.as_function
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -420,6 +619,11 @@ class Queue(Observable):
 
         Raises:
             JobsUnsupportedError: the provider cannot find jobs by their ids.
+
+        Example:
+            >>> job = await queue.get(job_id)
+            >>> job.status if job else "gone"
+            'completed'
         """
         return (await self.get_many([job_id]))[0]
 
@@ -428,9 +632,13 @@ class Queue(Observable):
 
         Raises:
             JobsUnsupportedError: the provider cannot find jobs by their ids.
+
+        Example:
+            >>> first, second = await queue.get_many([first_id, second_id])
         """
+        wanted = [self._id(one, "get") for one in ids]
         store, queue = await self._store("find", "find a job by its id")
-        records = await calling(store.find_jobs(queue, ids), self._name)
+        records = await calling(store.find_jobs(queue, wanted), self._name)
         return [None if one is None else self._named_as_here(job_from(one)) for one in records]
 
     async def list(
@@ -440,48 +648,92 @@ class Queue(Observable):
 
         Raises:
             JobsUnsupportedError: the provider cannot list them.
+
+        Example:
+            >>> [job.error for job in await queue.list("failed", limit=10)]
+            ['no such address']
         """
         if status not in JOB_STATUSES:
             raise InvalidJobError(
                 f"{self._where} list: status={status!r} is not one of {', '.join(JOB_STATUSES)}"
                 f"{suggestion(str(status), JOB_STATUSES)}"
             )
+        for name, number in (("limit", limit), ("skip", skip)):
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST:  # pyright: ignore[reportUnnecessaryIsInstance] - users
+                raise InvalidJobError(
+                    f"{self._where} list: {name} must be a whole number from 0 to {_MOST}, "
+                    f"got {number!r}"
+                )
         store, queue = await self._store(None, "")
         records = await calling(store.list_jobs(queue, status, limit=limit, skip=skip), self._name)
         return [self._named_as_here(job_from(record)) for record in records]
 
-    async def dead_letters(self, limit: int = 100) -> builtins.list[Job[Any]]:
-        """The jobs that failed for good, the latest first."""
-        return await self.list("failed", limit)
-
     async def stats(self) -> QueueStats:
-        """How many jobs are in which state."""
-        store, queue = await self._store("counts", "count jobs")
-        counts = await calling(store.count_jobs(queue), self._name)
-        return QueueStats(
-            waiting=counts.waiting,
-            delayed=counts.delayed,
-            active=counts.active,
-            completed=counts.completed,
-            failed=counts.failed,
-            paused=counts.paused,
-            unknown=counts.unknown,
-        )
+        """How many jobs are in which state.
 
-    async def health(self) -> QueueHealth:
-        """Raw figures: workers, depth, error rate."""
+        Example:
+            >>> (await queue.stats()).waiting
+            3
+        """
         store, queue = await self._store("counts", "count jobs")
         counts = await calling(store.count_jobs(queue), self._name)
-        completed = counts.completed if counts.all_completed is None else counts.all_completed
-        failed = counts.failed if counts.all_failed is None else counts.all_failed
+        return QueueStats(**{one.name: getattr(counts, one.name) for one in fields(QueueStats)})
+
+    async def health(self) -> QueueHealth:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Raw figures about the queue, rather than its connection: workers, depth, error rate.
+
+        Example:
+            >>> (await queue.health()).error_rate  # None: the provider does not know
+            0.01
+        """
+        store, queue = await self._store("counts", "count jobs")
+        counts = await calling(store.count_jobs(queue), self._name)
+        completed, failed = counts.all_completed, counts.all_failed
+        if completed is None and "completed" not in counts.unknown:
+            completed = counts.completed
+        if failed is None and "failed" not in counts.unknown:
+            failed = counts.failed
+        unsure = counts.unknown & {"waiting", "delayed"}
+        rate = None
+        if completed is not None and failed is not None:
+            rate = failed / (completed + failed) if completed + failed else 0.0
         return QueueHealth(
             active_workers=counts.workers,
-            depth=counts.waiting + counts.delayed,
-            error_rate=failed / (completed + failed) if completed + failed else 0.0,
+            depth=None if unsure else counts.waiting + counts.delayed,
+            error_rate=rate,
             completed=completed,
             failed=failed,
             paused=counts.paused,
         )
+
+    @property
+    def dead_letters(self) -> FailedJobs:
+        """The failed jobs, like the dead letters of every other way in.
+
+        ``list("failed")`` returns the same as jobs.
+
+        Example:
+            >>> async for letter in queue.dead_letters.browse():
+            ...     print(letter.id, letter.error)
+            >>> await queue.dead_letters.redrive(Selection(name="welcome"))
+        """
+        provider = self.provider_here()
+        return FailedJobs(provider, self._name, self.reader, self._clock, self._ready, None)
+
+    @property
+    def topology(self) -> Topology:
+        """Its queue, and that of its failed jobs."""
+        return jobs_topology(self.provider, self._name)
+
+    @property
+    def reader(self) -> JobReader:
+        """Reads its stored jobs."""
+        return JobReader(self._check_edited)
+
+    def _check_edited(self, name: str, data: Any) -> None:
+        job = self._declared.get(name)
+        if job is not None:
+            job.check_data(data, f"job {name!r}")
 
     # -- changing ---------------------------------------------------------------------------------
 
@@ -491,66 +743,131 @@ class Queue(Observable):
         Raises:
             JobNotFoundError: there is no such job.
             JobStateError: it has not failed.
+
+        Example:
+            >>> for job in await queue.list("failed"):
+            ...     await queue.retry(job.id)
         """
         store, queue = await self._store("retry", "retry a job by its id")
-        await calling(store.retry_job(queue, job_id), self._name, job_id)
+        await calling(store.retry_job(queue, self._id(job_id, "retry")), self._name, job_id)
 
     async def remove(self, job_id: str) -> None:
         """Remove a job that nobody is running.
 
+        A job of a chain or a group that waits for it fails. On Redis, the jobs that it waits for
+        itself are removed with it; elsewhere they run.
+
         Raises:
             JobNotFoundError: there is no such job.
             JobStateError: it is active.
+
+        Example:
+            >>> job = await queue.add("welcome", {"to": "ada@example.com"}, delay=3600)
+            >>> await queue.remove(job.id)
         """
         store, queue = await self._store("remove", "remove a job by its id")
-        await calling(store.remove_job(queue, job_id), self._name, job_id)
+        await calling(store.remove_job(queue, self._id(job_id, "remove")), self._name, job_id)
+
+    def handle(self, job_id: str) -> JobHandle[Any]:
+        """A handle for a job that was added before, from its stored id. Connects to nothing.
+
+        The result of a declared job comes in the type that its function returns.
+
+        Example:
+            >>> await queue.handle(job_id).status()
+            'completed'
+        """
+        return JobHandle(self, check_id(job_id, f"{self._where} handle"))
+
+    async def cancel(self, job_id: str, reason: str = "") -> bool:
+        """Remove a job that waits or is delayed, and cancel one that runs, in any process.
+
+        A running job fails at once with a ``JobCanceledError``, and does not run again by itself.
+        Its worker notices within about two seconds: an async function is cancelled, a child process
+        is killed, and in a thread ``job.lease_lost`` becomes true. Whatever it still returns is
+        ignored. Steps that it has completed stay done.
+
+        Returns: False if the job was finished already.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            JobsUnsupportedError: the provider cannot do that; the error names those that can.
+
+        Example:
+            >>> await queue.cancel(job_id, "the order was withdrawn")
+            True
+        """
+        store, queue = await self._store("cancel", "cancel a job by its id")
+        text = canceled_text(reason)
+        id_ = self._id(job_id, "cancel")
+        return await calling(store.cancel_job(queue, id_, text), self._name, job_id)
+
+    def unsupported(self, ability: str, what: str) -> JobsUnsupportedError:
+        """The error for what the provider cannot do. It names the providers that can."""
+        provider = self.provider.transport.name
+        return unsupported(self._where, provider, ability, what, self._name)
 
     async def pause(self) -> None:
-        """Have no worker get a job until ``resume``. Jobs that run go on."""
+        """Have no worker get a job until ``resume``. Jobs that run go on.
+
+        Example:
+            >>> await queue.pause()
+        """
         store, queue = await self._store("pause", "pause a queue; worker.pause() pauses one worker")
         await calling(store.pause_jobs(queue), self._name)
-        self._emitter.emit("paused", QueuePaused(queue=self._name))
+        self._emit("paused", QueuePaused(queue=self._name))
 
     async def resume(self) -> None:
-        """Let workers get jobs again."""
+        """Let workers get jobs again.
+
+        Example:
+            >>> await queue.resume()
+        """
         store, queue = await self._store("pause", "pause a queue; worker.pause() pauses one worker")
         await calling(store.resume_jobs(queue), self._name)
-        self._emitter.emit("resumed", QueueResumed(queue=self._name))
+        self._emit("resumed", QueueResumed(queue=self._name))
 
     async def delete(self) -> None:
-        """Delete all jobs, whatever their state. Jobs can be added again afterwards."""
+        """Delete all jobs, whatever their state. Jobs can be added again afterwards.
+
+        Example:
+            >>> await queue.delete()
+        """
         store, queue = await self._store("delete", "delete a queue")
         await calling(store.delete_jobs(queue), self._name)
 
     # -- chains and groups ------------------------------------------------------------------------
 
     def step(self, name: str, data: Any = None, **options: Unpack[JobOptions]) -> Step[Any]:
-        """A job as a step of a ``chain`` or a ``group``. See ``DeclaredJob.using``."""
+        """A job as a step of a ``chain`` or a ``group``. See ``DeclaredJob.using``.
+
+        Example:
+            >>> steps = [queue.step("resize", {"path": path}) for path in paths]
+            >>> await group(*steps, then=queue.step("publish", {"images": RESULT})).add()
+        """
         return Step(self, name, data, dict(options), lambda result: result)
 
     async def add_flow(self, steps: Sequence[FlowStep]) -> builtins.list[Job[Any]]:
         """Add the jobs of a flow, all or none. Use ``chain`` and ``group``."""
         store, queue = await self._store("flows", "run chains and groups")
         assert isinstance(store, JobFlows)
-        made = [self._flow_job(one) for one in steps]
-        error = await calling(store.add_flow(queue, [message for message, _ in made]), self._name)
-        if error is not None:
-            raise _named(error, self._name, made[0][1].id)
-        if self._recording is not None:
-            self._recording.added(message for message, _ in made)
-        return [job for _, job in made]
 
-    def _flow_job(self, step: FlowStep) -> tuple[Message, Job[Any]]:
-        if step.options.get("unique"):
+        async def add(more: Mapping[str, Any]) -> builtins.list[Job[Any]]:
+            made = [self._flow_job(one, self._with(more, one.options)) for one in steps]
+            messages = [message for message, _ in made]
+            error = await calling(store.add_flow(queue, messages), self._name)
+            if error is not None:
+                raise job_error(error, self._name, made[0][1].id)
+            await self._tell_sent(messages, self.provider.transport.name)
+            return [job for _, job in made]
+
+        return await self._sending(tuple(dict.fromkeys(one.name for one in steps)), len(steps), add)
+
+    def _flow_job(self, step: FlowStep, options: Mapping[str, Any]) -> tuple[Message, Job[Any]]:
+        if options.get("unique"):
             raise InvalidJobError(f"{self._where} step {step.name!r}: a flow has no unique jobs")
-        message, job = self._maker.make(step.name, step.data, step.id, step.options)
-        headers: dict[str, str | int] = dict(message.headers)
-        if step.parent is not None:
-            headers[names.PARENT] = step.parent
-        if step.children:
-            headers[names.CHILDREN] = step.children
-        if step.into is not None:
-            headers[INTO] = step.into
+        message, job = self._maker.make(step.name, step.data, step.id, options)
+        headers = {**message.headers, **step.headers}
         return msgspec.structs.replace(message, headers=headers), job
 
     # -- recurring jobs ---------------------------------------------------------------------------
@@ -576,8 +893,9 @@ class Queue(Observable):
         Args:
             key: unique in the queue.
             name: the name of the jobs.
-            data: their data.
-            cron: five fields, like ``0 7 * * mon-fri``; six with seconds first.
+            data: their data. That of a declared job is checked; see ``DeclaredJob.schedule``.
+            cron: five fields, like ``0 7 * * mon-fri``, six with seconds first, or ``@hourly``,
+                ``@daily``, ``@weekly``, ``@monthly``, ``@yearly``.
             every: seconds between two jobs. The first one comes at once.
             timezone: in which the cron expression is meant.
             missed: what becomes of times at which no worker ran: ``one`` job for all of them, one
@@ -587,50 +905,146 @@ class Queue(Observable):
         Raises:
             InvalidJobError: an argument is wrong.
             JobsUnsupportedError: the provider has no recurring jobs.
+
+        Example:
+            >>> await queue.schedule("report", "send-report", cron="0 7 * * mon-fri")
         """
         store, queue = await self._scheduling()
         where = f"{self._where} schedule {key!r}"
         check_id(key, where)
-        now = time.time()
+        if key.startswith(DECLARED):
+            raise InvalidJobError(
+                f"{where}: keys that begin with {DECLARED!r} belong to @queue.job(cron=…)"
+            )
+        now = self._clock.time()
+        self._check_declared(key, name, data, where)
+        given = Recurrence(cron=cron, every=every, timezone=timezone, missed=missed)
         try:
-            interval = optional_seconds(every, f"{where}: every")
-            check_recurrence(cron, interval, timezone, where, now)
-            if missed not in get_args(Missed):
-                raise ConfigurationError(f"{where}: missed={missed!r} is not one, all or skip")
+            recurrence = given.checked(where, now)
         except ConfigurationError as error:
             raise InvalidJobError(str(error)) from None
         if options.get("delay") or options.get("unique"):
             raise InvalidJobError(f"{where}: a schedule has neither delay nor unique")
-        message, _ = self._maker.make(name, data, key, options)
-        stored = JobSchedule(
-            key=key,
-            name=name,
-            cron=cron,
-            every=interval,
-            timezone=timezone,
-            missed=missed,
-            body=message.body,
-            headers={one: value for one, value in message.headers.items() if one not in _OF_ONE},
-        )
-        known = await calling(store.list_schedules(queue), self._name)
-        next_at = next((one.next_at for one in known if _same_times(one, stored)), None)
-        if next_at is None:
-            next_at = first_time(stored, now)
-        stored = msgspec.structs.replace(stored, next_at=next_at)
-        await calling(store.put_schedule(queue, stored), self._name)
-        return schedule_from(stored)
+        given = {**options, "delay": None, "unique": None}  # whatever the defaults of the queue say
+        message, _ = self._maker.make(name, data, key, given)
+        keeping = keep_schedule(store, queue, key, message, recurrence, now)
+        return schedule_from(await calling(keeping, self._name))
+
+    def _check_declared(self, key: str, name: object, data: Any, where: str) -> None:
+        """Check what is scheduled against the jobs that the queue declares, if it does."""
+        check_name(name, where, f"await {{job}}.schedule({key!r}, cron=…).add(…)")
+        if not self._declared:
+            return
+        job = self._declared.get(cast("str", name))
+        if job is None:
+            known = [str(one) for one in self._declared]
+            raise InvalidJobError(
+                f"{where}: the queue declares no job named {name!r} (there are: "
+                f"{', '.join(known)}){suggestion(str(name), known)}"
+            )
+        job.check_data(data, where)
+
+    async def keep_declared(
+        self, store: JobScheduling, full_name: str, provider: JobProvider
+    ) -> None:
+        """Store the schedules of ``@queue.job(cron=…)``, and remove those of earlier declarations.
+
+        Called by a worker that starts, with its own connection.
+
+        Raises:
+            JobsUnsupportedError: the provider has no recurring jobs.
+        """
+        now, maker = self._clock.time(), self._maker_for(provider, full_name)
+        recurring = {
+            f"{DECLARED}{job.name}": job for job in self._declared.values() if job.recurrence
+        }
+        for key, job in recurring.items():
+            assert job.recurrence is not None
+            given = {**job.options, "delay": None, "unique": None}
+            message, _ = maker.make(job.name, {}, key, given)
+            recurrence = job.recurrence.checked(f"{self._where} job {job.name!r}", now)
+            await calling(
+                keep_schedule(store, full_name, key, message, recurrence, now), self._name
+            )
+        for stored in await calling(store.list_schedules(full_name), self._name):
+            if stored.key.startswith(DECLARED) and stored.key not in recurring:
+                await calling(store.remove_schedule(full_name, stored.key), self._name)
+                log.info(
+                    "%s job %r is not declared to recur any more: its schedule is removed",
+                    self._where,
+                    stored.name,
+                )
+
+    @property
+    def recurs(self) -> bool:
+        """Does it declare recurring jobs?"""
+        return any(job.recurrence is not None for job in self._declared.values())
 
     async def schedules(self) -> builtins.list[Schedule]:
-        """All recurring jobs, by the time when they are due next."""
+        """All recurring jobs, by the time when they are due next.
+
+        Example:
+            >>> [(one.key, one.next_at) for one in await queue.schedules()]
+        """
         store, queue = await self._scheduling()
         return [
             schedule_from(one) for one in await calling(store.list_schedules(queue), self._name)
         ]
 
     async def unschedule(self, key: str) -> bool:
-        """End a recurring job; False if there is none with that key. Jobs that it added stay."""
+        """End a recurring job; False if there is none with that key. Jobs that it added stay.
+
+        Example:
+            >>> await queue.unschedule("report")
+            True
+        """
         store, queue = await self._scheduling()
         return await calling(store.remove_schedule(queue, key), self._name)
+
+    async def run_schedule(self, key: str) -> Job[Any]:
+        """Add one job of a schedule now, besides those at its times, also while it is paused.
+
+        Raises:
+            JobNotFoundError: there is no schedule with that key.
+
+        Example:
+            >>> job = await queue.run_schedule("report")
+        """
+        store, queue = await self._scheduling()
+        found, outbox = await self._scheduled(store, queue, key), await self._ready()
+        job_id = f"repeat.{key}.{self._clock.new_id()}"
+        message = schedule_message(queue, found, job_id, self._clock.time())
+        outcome = await calling(outbox.post(self._parcel(message)), self._name, job_id)
+        if not isinstance(outcome, int):
+            raise job_error(outcome, self._name, job_id)
+        record = record_of(job_id, queue, message.headers, message.body, "waiting")
+        return self._named_as_here(job_from(record))
+
+    async def pause_schedule(self, key: str, *, paused: bool = True) -> Schedule:
+        """Have a schedule add no jobs until it is resumed, with ``paused=False``.
+
+        It stays paused if a program declares it again with the same times.
+
+        Raises:
+            JobNotFoundError: there is no schedule with that key.
+
+        Example:
+            >>> (await queue.pause_schedule("report")).paused
+            True
+        """
+        store, queue = await self._scheduling()
+        found = await self._scheduled(store, queue, key)
+        if paused != found.is_paused:
+            next_at = PAUSED if paused else first_time(found, self._clock.time())
+            found = msgspec.structs.replace(found, next_at=next_at)
+            await calling(store.put_schedule(queue, found), self._name)
+        return schedule_from(found)
+
+    async def _scheduled(self, store: JobScheduling, queue: str, key: str) -> JobSchedule:
+        for one in await calling(store.list_schedules(queue), self._name):
+            if one.key == key:
+                return one
+        raise JobNotFoundError(f"queue {self._name!r} has no schedule {key!r}", queue=self._name)
 
     async def _scheduling(self) -> tuple[JobScheduling, str]:
         store, queue = await self._store("schedules", "keep recurring jobs")
@@ -639,33 +1053,101 @@ class Queue(Observable):
 
     async def _store(self, ability: str | None, what: str) -> tuple[Any, str]:
         provider = await self.open()
-        assert self._full_name is not None
         if ability is not None and not getattr(provider.capabilities, ability):
-            raise JobsUnsupportedError(
-                f"{self._where} the provider {provider.transport.name!r} cannot {what}",
-                queue=self._name,
-            )
+            raise self.unsupported(ability, what)
         return provider.store, self._full_name
 
     def _named_as_here(self, job: Job[Any]) -> Job[Any]:
         return job if job.queue == self._name else msgspec.structs.replace(job, queue=self._name)
 
 
-_OF_ONE = (names.ID, names.CREATED_AT)
-"""Headers that every job of a schedule has its own of."""
+# -- in other event loops, and without one --------------------------------------------------------
+
+_AWAITED = [
+    "open",
+    "start",
+    "shutdown",
+    "add",
+    "add_many",
+    "add_stored",
+    "get",
+    "get_many",
+    "list",
+    "stats",
+    "health",
+    "retry",
+    "remove",
+    "pause",
+    "resume",
+    "delete",
+    "add_flow",
+    "schedule",
+    "schedules",
+    "unschedule",
+    "cancel",
+    "keep_declared",
+    "run_schedule",
+    "pause_schedule",
+]
 
 
-def _same_times(one: JobSchedule, other: JobSchedule) -> bool:
-    return (one.key, one.cron, one.every, one.timezone) == (
-        other.key,
-        other.cron,
-        other.every,
-        other.timezone,
-    )
+def _here(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, on the queue of the event loop in which it is called."""
+
+    @wraps(method)
+    async def call(self: Queue, *args: Any, **kwargs: Any) -> Any:
+        return await method(self.here(), *args, **kwargs)
+
+    return call
 
 
-def _named(error: MatadorError, queue: str, job_id: str) -> JobError:
-    found = job_error(error, queue, job_id)
-    if found is not error:
-        found.__cause__ = error
-    return found
+for _name in _AWAITED:
+    setattr(Queue, _name, _here(getattr(Queue, _name)))
+
+
+class SyncQueue(Blocking[Queue]):
+    """``queue.sync()``: a queue for code without an event loop. See ``Blocking``.
+
+    Example:
+        >>> emails = Queue("emails", provider="redis://localhost").sync()
+        >>> emails.add("welcome", {"to": "ada@example.com"}, delay=10)
+    """
+
+    _called = "queue"
+
+    add = blocking(Queue.add)
+    add_many = blocking(Queue.add_many)
+    get = blocking(Queue.get)
+    get_many = blocking(Queue.get_many)
+    list = blocking(Queue.list)
+    stats = blocking(Queue.stats)
+    retry = blocking(Queue.retry)
+    remove = blocking(Queue.remove)
+    pause = blocking(Queue.pause)
+    resume = blocking(Queue.resume)
+    delete = blocking(Queue.delete)
+    schedule = blocking(Queue.schedule)
+    schedules = blocking(Queue.schedules)
+    unschedule = blocking(Queue.unschedule)
+    cancel = blocking(Queue.cancel)
+    run_schedule = blocking(Queue.run_schedule)
+    pause_schedule = blocking(Queue.pause_schedule)
+
+    def handle(self, job_id: str) -> SyncJobHandle[Any]:
+        """A job that was added, from its stored id. Nothing is looked up yet.
+
+        Example:
+            >>> queue.sync().handle(job_id).result(timeout=5)
+            'sent'
+        """
+        return SyncJobHandle(self._service, self._service.handle(job_id))
+
+    def health(self) -> QueueHealth:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """``Queue.health``, which blocks.
+
+        Example:
+            >>> queue.sync().health().depth
+            3
+        """
+        self.refuse_in_loop("health")
+        return self.wait(Queue.health)

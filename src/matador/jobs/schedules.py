@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from matador.jobs.job import metadata_from, moment, plain
+from matador.jobs.job import metadata_from
 from matador.model import job as names
 from matador.model.job import JobSchedule, Missed
 from matador.model.message import Message
-from matador.policy.recurrence import due_times
+from matador.model.options import Seconds, one_of, optional_seconds
+from matador.policy.recurrence import check_recurrence, cron_expression, due_times, first_time
+from matador.runtime.facts import moment, plain_data
 from matador.transports.base import JobScheduling
-from matador.transports.clock import Clock
+from matador.transports.clock import Clock, sleep
 from matador.transports.kit.jobs import split_body
 
 log = logging.getLogger("matador.jobs")
@@ -36,7 +39,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         every: seconds between two jobs, if there is no cron expression.
         timezone: in which the cron expression is meant.
         missed: what becomes of times at which no worker ran.
-        next_at: when the next job is due.
+        next_at: when the next job is due; None while it is paused.
+        paused: it adds no jobs. See ``Queue.pause_schedule``.
         metadata: of the jobs it adds.
     """
 
@@ -48,7 +52,83 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     timezone: str = "UTC"
     missed: Missed = "one"
     next_at: datetime | None = None
+    paused: bool = False
     metadata: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """When a job is due, again and again, as it was given."""
+
+    cron: str | None = None
+    every: Seconds | None = None
+    timezone: str = "UTC"
+    missed: Missed = "one"
+
+    def checked(self, where: str, now: float) -> CheckedRecurrence:
+        """The same, checked.
+
+        Raises:
+            ConfigurationError: it makes no sense.
+        """
+        cron = None if self.cron is None else cron_expression(self.cron, where)
+        every = optional_seconds(self.every, f"{where}: every")
+        check_recurrence(cron, every, self.timezone, where, now)
+        one_of(self.missed, f"{where}: missed", get_args(Missed))
+        return CheckedRecurrence(cron, every, self.timezone, self.missed)
+
+
+class CheckedRecurrence(NamedTuple):
+    """When a job is due, again and again."""
+
+    cron: str | None
+    every: float | None
+    timezone: str
+    missed: Missed
+
+
+DECLARED = "@"
+"""What the keys of schedules begin with that a decorator declares: the name of the job follows."""
+
+
+async def keep_schedule(
+    store: JobScheduling,
+    queue: str,
+    key: str,
+    job: Message,
+    recurrence: CheckedRecurrence,
+    now: float,
+) -> JobSchedule:
+    """Store a schedule, instead of the one with its key if there is one.
+
+    Its next time stays if it is due at the same times as before.
+    """
+    stored = JobSchedule(
+        key=key,
+        name=str(job.headers[names.NAME]),
+        cron=recurrence.cron,
+        every=recurrence.every,
+        timezone=recurrence.timezone,
+        missed=recurrence.missed,
+        body=job.body,
+        headers={one: value for one, value in job.headers.items() if one not in _OF_ONE},
+    )
+    known = await store.list_schedules(queue)
+    next_at = next((one.next_at for one in known if _same_times(one, stored)), None)
+    if next_at is None:
+        next_at = first_time(stored, now)
+    stored = msgspec.structs.replace(stored, next_at=next_at)
+    await store.put_schedule(queue, stored)
+    return stored
+
+
+_OF_ONE = (names.ID, names.CREATED_AT)
+"""Headers that every job of a schedule has its own of."""
+
+
+def _same_times(one: JobSchedule, other: JobSchedule) -> bool:
+    times = attrgetter("key", "cron", "every", "timezone")
+    return times(one) == times(other)
 
 
 def schedule_from(stored: JobSchedule) -> Schedule:
@@ -57,84 +137,81 @@ def schedule_from(stored: JobSchedule) -> Schedule:
     return Schedule(
         key=stored.key,
         name=stored.name,
-        data=plain(data),
+        data=plain_data(data),
         cron=stored.cron,
         every=stored.every,
         timezone=stored.timezone,
         missed=stored.missed,
-        next_at=moment(stored.next_at),
+        next_at=None if stored.is_paused else moment(stored.next_at),
+        paused=stored.is_paused,
         metadata=metadata_from(metadata),
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
     """Adds the jobs of a queue's schedules, beside any number of others who do the same.
 
     Each looks at what is due, and the provider lets one of them fire. The id of a job names its
     schedule and its time.
+
+    Attributes:
+        store: has the schedules.
+        queue: the full name of the queue.
+        clock: where time comes from.
+        error_backoff: seconds to wait after an error.
+        failed: told of each error.
+        added: told of the jobs that were added.
     """
 
-    def __init__(
-        self,
-        store: JobScheduling,
-        queue: str,
-        clock: Clock,
-        failed: Callable[[Exception], None],
-        error_backoff: float,
-        added: Callable[[Sequence[Message]], None] | None = None,
-    ) -> None:
-        self._store = store
-        self._queue = queue
-        self._clock = clock
-        self._failed = failed
-        self._error_backoff = error_backoff
-        self._added = added
-        self._task: asyncio.Task[None] | None = None
+    store: JobScheduling
+    queue: str
+    clock: Clock
+    error_backoff: float
+    failed: Callable[[Exception], None]
+    added: Callable[[Sequence[Message]], Awaitable[None]]
 
-    def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._run(), name=f"matador-schedules-{self._queue}")
-
-    async def stop(self) -> None:
-        """End. What is being fired is fired, or is not."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Fire schedules until it is cancelled. What is being fired then is fired, or is not."""
         while True:
             try:
                 pause = await self.fire()
             except Exception as error:  # noqa: BLE001 - whatever it is, the next look may do better
-                self._failed(error)
-                log.warning("the schedules of %s were not looked at: %s", self._queue, error)
-                pause = self._error_backoff
-            await asyncio.sleep(pause)
+                self._note(error, "the schedules were not looked at")
+                pause = self.error_backoff
+            await sleep(self.clock, pause)
+
+    def _note(self, error: Exception, what: str) -> None:
+        self.failed(error)
+        log.warning("queue %s: %s: %s", self.queue, what, error)
 
     async def fire(self) -> float:
         """Fire what is due; seconds until something may be due again."""
-        soonest = self._clock.time() + _LONGEST_SLEEP
-        for schedule in await self._store.list_schedules(self._queue):
-            now = self._clock.time()
-            if schedule.next_at > now:
-                soonest = min(soonest, schedule.next_at)
-                continue
-            try:
-                times, next_at = due_times(schedule, now)
-            except Exception as error:  # noqa: BLE001 - somebody wrote what nobody can read
-                log.error("schedule %r of %s is invalid: %s", schedule.key, self._queue, error)
-                continue
-            jobs = [_message(self._queue, schedule, one, now) for one in times]
-            fired = await self._store.fire_schedule(self._queue, schedule, next_at, jobs)
-            if fired and self._added is not None:
-                self._added(jobs)
+        soonest = self.clock.time() + _LONGEST_SLEEP
+        for schedule in await self.store.list_schedules(self.queue):
+            now = self.clock.time()
+            next_at = schedule.next_at
+            if next_at <= now:
+                try:
+                    next_at = await self._fire(schedule, now)
+                except Exception as error:  # noqa: BLE001 - the other schedules are due, too
+                    self._note(error, f"schedule {schedule.key!r} was not fired")
+                    next_at = now + self.error_backoff
             soonest = min(soonest, next_at)
-        return max(_SHORTEST_SLEEP, soonest - self._clock.time())
+        return max(_SHORTEST_SLEEP, soonest - self.clock.time())
+
+    async def _fire(self, schedule: JobSchedule, now: float) -> float:
+        """Add the jobs that are due; when the next one is."""
+        times, next_at = due_times(schedule, now)
+        ids = [f"repeat.{schedule.key}.{round(time * 1000)}" for time in times]
+        jobs = [schedule_message(self.queue, schedule, one, now) for one in ids]
+        if await self.store.fire_schedule(self.queue, schedule, next_at, jobs):
+            await self.added(jobs)
+        return next_at
 
 
-def _message(queue: str, schedule: JobSchedule, time: float, now: float) -> Message:
-    job_id = f"repeat.{schedule.key}.{round(time * 1000)}"
+def schedule_message(queue: str, schedule: JobSchedule, job_id: str, now: float) -> Message:
+    """A job of a schedule."""
     headers = {
         **schedule.headers,
         names.ID: job_id,

@@ -7,62 +7,69 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast, get_args
 from uuid import uuid4
 
-from matador.errors import ConfigurationError, LifecycleError, MatadorError
+from matador.errors import ConfigurationError, UnsupportedError
+from matador.jobs.dead_letters import FailedJobs, JobReader
 from matador.jobs.events import (
-    Observable,
+    EventName,
+    JobEvents,
     QueueDrained,
-    QueueErrored,
     QueuePaused,
     QueueResumed,
     ShutdownTimeout,
     WorkerShuttingDown,
 )
-from matador.jobs.functions import JobFunction, handler_function
-from matador.jobs.handler import JobHandler
-from matador.jobs.job import ActiveJob
+from matador.jobs.functions import JobFunction, JobRoute, handler_function
+from matador.jobs.job import Job
+from matador.jobs.options import OnUnsupported
 from matador.jobs.processes import Processes, reference
-from matador.jobs.provider import JobProvider, ProviderLike, provider_for
+from matador.jobs.provider import JobProvider, ProviderLike, calling, jobs_topology
 from matador.jobs.queue import Queue
-from matador.jobs.recording import JobRecording
 from matador.jobs.schedules import Scheduler
-from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
+from matador.jobs.service import JobService, ReceivingOptions, check_queue_name
+from matador.jobs.way import JobRetries, JobWay, RunningJobs
+from matador.model.arguments import check_arguments
+from matador.model.capabilities import DeliveryMode
 from matador.model.job_limits import NO_LIMITS, JobLimits, RateLimit
-from matador.model.message import ConnectionState, Delivery, Receipt
+from matador.model.message import Delivery, Receipt
 from matador.model.options import (
     Seconds,
+    one_of,
     optional_seconds,
     optional_whole_number,
     seconds,
     whole_number,
 )
-from matador.runtime.deadline import GRACE, Deadline
-from matador.runtime.health import Health
-from matador.runtime.process import run as run_process
-from matador.runtime.recorder import Recorder, Recorders, check_recorder
+from matador.model.subscriber import Idempotency
+from matador.model.topology import Topology
+from matador.policy.dedup import Deduplication
+from matador.policy.retry import RetryPolicy
+from matador.runtime.checkpoints import CheckpointStore, NoCheckpointStore
+from matador.runtime.consumer import Consumer
+from matador.runtime.deadline import Deadline
+from matador.runtime.dedup import in_memory
+from matador.runtime.hooks import Hooks
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import (
     JobLimiting,
     JobScheduling,
+    JobStoring,
     Pausing,
     Prefetching,
     Subscription,
+    Transport,
 )
-from matador.transports.clock import Clock, SystemClock
+from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.jobs")
 
 Executor: TypeAlias = Literal["async", "thread", "process"]
 """Where handlers run. ``async``: async ones in the event loop, sync ones in threads. ``thread``:
 all in threads. ``process``: in processes of their own, for work that keeps a processor busy."""
-
-EXECUTORS: tuple[Executor, ...] = ("async", "thread", "process")
-
-MAX_DELIVERIES = 5
-"""A job that was delivered so often without an outcome (its worker died each time) is failed."""
+EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 _QUIET = 0.05  # seconds without a job after which a queue counts as drained
 
@@ -70,8 +77,8 @@ Handlers: TypeAlias = Callable[..., Any] | Mapping[str, Callable[..., Any]]
 """One handler for all jobs, or handlers by the names of the jobs."""
 
 
-class Worker(Observable):
-    """Runs the jobs of a queue, until it is closed.
+class Worker(JobService):
+    """Runs the jobs of a queue, until it is shut down.
 
     Args:
         queue: the name of the queue, or the ``Queue`` itself, whose provider it shares.
@@ -86,13 +93,25 @@ class Worker(Observable):
         executor: where handlers run.
         timeout: seconds that an attempt may take. What runs in a thread cannot be ended: it is
             waited for, and a warning is logged.
+        idempotent: whether a job may run again: after a crash or a timeout (``yes``, if nothing
+            else is said), from the step where it stopped (``resumable``), only after an error it
+            raised (``unknown``), or never (``no``). ``@queue.job(idempotent=...)`` decides for its
+            own jobs.
+        retry, timeout, idempotent, deduplication: None: those of the ``Queue``, if there is one.
+        retry: the retry policy of jobs that were added with the default ``attempts`` and
+            ``backoff``. Its ``max_deliveries`` counts for all jobs. None: the standard policy.
+        deduplication: runs jobs with the same key once. None: all are run.
+        checkpoints: stores the steps of resumable jobs.
+        delivery: ``at-most-once`` removes a job before it runs: it never runs twice, and it is
+            lost if its worker dies.
         rate_limit: how many jobs start in how many seconds, over all workers of the queue.
         concurrency_per_key: how many jobs with one ``concurrency_key`` run at once, over all
             workers of the queue. Give all workers the same limits.
-        on_unsupported: called for each limit that the provider cannot honour. None: that of the
+        on_unsupported: called for each limit that the provider cannot honor. None: that of the
             ``Queue``, if there is one.
-        journal: records each attempt, for the data pipeline: ``matador.observe.Journal``. None:
-            that of the ``Queue``, if there is one.
+        hooks: what is told about each attempt: ``matador.observe.Journal``, or ``Hooks`` of your
+            own. None: those of the ``Queue``, if there is one.
+        connect_timeout: seconds for which the first connection is tried again.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -102,6 +121,8 @@ class Worker(Observable):
         >>> worker.on("failed", lambda event: print(event.job_id, event.error))
         >>> worker.run()  # until SIGTERM; in a program of yours: async with worker
     """
+
+    _handles_rest = False  # the jobs of ``memory://`` stay for another worker of this process
 
     def __init__(
         self,
@@ -115,68 +136,90 @@ class Worker(Observable):
         error_backoff: Seconds = 1.0,
         executor: Executor = "async",
         timeout: Seconds | None = None,
+        idempotent: Idempotency | None = None,
+        retry: RetryPolicy | None = None,
+        deduplication: Deduplication | None = None,
+        checkpoints: CheckpointStore | None = None,
+        delivery: DeliveryMode = "at-least-once",
         rate_limit: RateLimit | None = None,
         concurrency_per_key: int | None = None,
         on_unsupported: OnUnsupported | None = None,
-        max_deliveries: int = MAX_DELIVERIES,
-        journal: Recorder | None = None,
+        hooks: Hooks | Sequence[Hooks] | None = None,
+        connect_timeout: Seconds = 0.0,
     ) -> None:
         name = queue.name if isinstance(queue, Queue) else queue
-        if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
-            raise ConfigurationError(
-                f"[Worker] queue must be a Queue or a non-empty string, got {queue!r}"
-            )
-        where = self._where = f"[Worker:{name}]"
-        super().__init__(where, name)
-        if isinstance(queue, Queue) and provider is not None:
-            raise ConfigurationError(f"{where} give a Queue, or a provider, but not both")
-        self._queue = name
-        self._given: Queue | ProviderLike | None = queue if isinstance(queue, Queue) else provider
+        check_queue_name(name, "Worker", "queue")
+        where = f"[Worker:{name}]"
+        if isinstance(queue, Queue):
+            if provider is not None:
+                raise ConfigurationError(f"{where} give a Queue, or a provider, but not both")
+            hooks = queue.hooks if hooks is None else hooks
+            on_unsupported = on_unsupported or queue.on_unsupported
+        super().__init__(
+            where,
+            name,
+            provider=provider,
+            on_unsupported=on_unsupported,
+            hooks=hooks,
+            connect_timeout=connect_timeout,
+        )
+        self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        check_arguments(where, retry=retry, deduplication=deduplication, checkpoints=checkpoints)
+        given = ReceivingOptions(retry, timeout, idempotent, deduplication, where=where)
+        if isinstance(queue, Queue):
+            given = given.otherwise(queue.receiving, where)
+        self._retries = JobRetries(given.retry)
+        self._events = JobEvents(
+            queue=name,
+            worker_id=self.id,
+            emit=self._emit,
+            is_heard=self._is_heard,
+            max_attempts=self._retries.max_attempts,
+        )
+        self._shared = queue if isinstance(queue, Queue) else None
+        self._keeps_schedules = handler is None
         self._functions = _functions(queue, handler, where)
         self._concurrency = whole_number(concurrency, f"{where} concurrency", minimum=1)
-        if batch_size is not None:
-            whole_number(batch_size, f"{where} batch_size", minimum=1)
-        self._batch_size = batch_size
+        self._batch_size = optional_whole_number(batch_size, f"{where} batch_size", minimum=1)
         self._poll_interval = optional_seconds(poll_interval, f"{where} poll_interval")
         self._error_backoff = seconds(error_backoff, f"{where} error_backoff")
-        if executor not in EXECUTORS:
-            raise ConfigurationError(
-                f"{where} executor={executor!r} is not one of {', '.join(EXECUTORS)}"
-            )
+        one_of(executor, f"{where} executor", EXECUTORS)
+        one_of(delivery, f"{where} delivery", get_args(DeliveryMode))
+        self._delivery: DeliveryMode = delivery
+        self._deduplication = given.deduplication
+        self._checkpoints = NoCheckpointStore() if checkpoints is None else checkpoints
         self._executor: Executor = executor
+        self._idempotent: Idempotency = given.idempotent or "yes"
+        self._timeout = given.timeout
         self._processes: Processes | None = None
         if executor == "process":
-            for function in self._functions.values():
-                reference(function)
+            for route in self._routes().values():
+                reference(route.function)
+                if route.idempotent == "resumable":
+                    raise ConfigurationError(
+                        f"{where} executor='process' cannot store the steps of a resumable job"
+                    )
             self._processes = Processes()
-        self._timeout = optional_seconds(timeout, f"{where} timeout")
-        self._max_deliveries = whole_number(max_deliveries, f"{where} max_deliveries", minimum=1)
         self._limits = _limits(rate_limit, concurrency_per_key, where)
-        if on_unsupported is None and isinstance(queue, Queue):
-            on_unsupported = queue.on_unsupported
-        self._unsupported = UnsupportedOptions(name, where, on_unsupported)
         self._subscriptions: list[JobSubscription] = []
-        if journal is None and isinstance(queue, Queue):
-            journal = queue.journal
-        check_recorder(journal, where)
-        self._recorder = journal
-        self._recording = None if journal is None else JobRecording(journal, name)
-        self._clock: Clock = SystemClock()
-        self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-        self._provider: JobProvider | None = None
-        self._worker: DeliveryWorker | None = None
-        self._scheduler: Scheduler | None = None
-        self._paused = False
+        self._scheduling: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._own_queue: Queue | None = None
         self._resizing: set[asyncio.Task[None]] = set()
-        self._closing: asyncio.Task[None] | None = None
+        self._waits = 0.0
 
     def __repr__(self) -> str:
-        return f"Worker({self._queue!r}, concurrency={self._concurrency})"
+        return f"Worker({self._name!r}, concurrency={self._concurrency})"
 
     @property
     def queue(self) -> str:
         """The name of the queue."""
-        return self._queue
+        return self._name
+
+    @property
+    def shared_queue(self) -> Queue | None:
+        """The ``Queue`` that it was made with; None: it was made with a name."""
+        return self._shared
 
     @property
     def functions(self) -> Mapping[str | None, JobFunction]:
@@ -186,198 +229,221 @@ class Worker(Observable):
     @property
     def provider(self) -> JobProvider | None:
         """Where the jobs are kept; None before the first start."""
-        return self._provider
-
-    @property
-    def recorder(self) -> Recorder | None:
-        """What records each attempt: the ``journal`` it was given, and what was added."""
-        return self._recorder
-
-    def add_recorder(self, recorder: Recorder) -> None:
-        """Have one more recorder record each attempt, metrics say, beside the ``journal``.
-
-        Raises:
-            ConfigurationError: it is not a recorder.
-            LifecycleError: the worker is running.
-        """
-        check_recorder(recorder, self._where)
-        if self._worker is not None:
-            raise LifecycleError(f"{self._where} is running: add recorders before it is started")
-        before = self._recorder
-        self._recorder = recorder if before is None else Recorders(before, recorder)
-        self._recording = JobRecording(self._recorder, self._queue)
+        return self._provider if self._connection is not None else None
 
     # -- life -------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+    async def shutdown(self, timeout: Seconds | None = None, *, disconnect: bool = False) -> None:
+        """Stop receiving, wait for jobs that run, and let go of the provider. Idempotent.
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
+        After ``timeout`` seconds (default: 30) jobs that still run are cancelled and given back:
+        they run again, and the attempt does not count. ``timeout=0`` does so at once.
+        ``disconnect``: disconnect the provider even if it was given, and others may use it.
 
-    async def start(self) -> None:
-        """Connect, and begin to run jobs.
-
-        Raises:
-            LifecycleError: it has been started.
+        Example:
+            >>> await worker.shutdown(timeout=10)
         """
-        if self._worker is not None:
-            raise LifecycleError(f"{self._where} is running already; close it first")
-        given = self._given
-        if isinstance(given, Queue):
-            provider = given.provider
-        else:
-            provider = provider_for(given, self._queue, self._where)
-        full_name = await provider.open(self._queue, self)
-        if self._recording is not None:
-            self._recording.start(provider.transport.name)
-        worker = DeliveryWorker(
-            provider.transport,
-            clock=self._clock,
-            max_deliveries=self._max_deliveries,
-            on_settle_error=self._settle_failed,
-        )
-        handler = JobHandler(
-            worker,
-            queue=self._queue,
-            worker_id=self.id,
-            functions=self._functions,
-            run=self._runner(worker),
-            can_be_ended=self._can_be_ended,
-            store=provider.store,
-            emitter=self._emitter,
-            clock=self._clock,
-            timeout=self._timeout,
-            max_deliveries=self._max_deliveries,
-            recording=self._recording,
-        )
-        self._provider, self._worker = provider, worker
-        self._subscriptions.clear()
-        self._closing = None
-        try:
-            await worker.start(
-                handler if self._recording is None else self._recording.handling(handler),
-                {full_name: self._concurrency},
-                read_ahead=lambda _: False,  # never more than can be processed
-                around=self._around,
-            )
-        except BaseException:
-            await self.close(finish_active=False)
-            raise
-        if self._paused:
-            await worker.pause()
-        store = provider.store
-        if isinstance(store, JobScheduling) and not store.fires_schedules:
-            self._scheduler = Scheduler(
-                store,
-                full_name,
-                self._clock,
-                self._provider_failed,
-                self._error_backoff,
-                None if self._recording is None else self._recording.added,
-            )
-            self._scheduler.start()
+        if self._stopping is None:
+            limit = self._shutdown_options.timeout if timeout is None else timeout
+            self._waits = seconds(limit, f"{self._where}: timeout")
+        await super().shutdown(timeout, disconnect=disconnect)
 
     async def close(
         self, timeout: Seconds = 30.0, *, finish_active: bool = True, disconnect: bool = False
     ) -> None:
-        """Stop receiving, wait for jobs that run, and let go of the provider. Idempotent.
+        """``shutdown`` with more options.
 
         Args:
-            timeout: seconds to wait for jobs that run. Then they are cancelled and given back:
-                they will run again, and the attempt does not count. That takes a few seconds at
-                most, even if the broker does not answer.
+            timeout: seconds to wait for jobs that run.
             finish_active: False: do not wait for them at all.
             disconnect: disconnect the provider even if it was given, and others may use it.
+
+        Example:
+            >>> await worker.close(timeout=10, finish_active=False)
         """
-        limit = seconds(timeout, f"{self._where} close: timeout")
-        if self._worker is None:
-            return
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(limit, finish_active, disconnect))
-        await asyncio.shield(self._closing)
+        await self.shutdown(timeout if finish_active else 0.0, disconnect=disconnect)
 
-    async def _close(self, limit: float, finish_active: bool, disconnect: bool) -> None:
-        worker, provider = self._worker, self._provider
-        assert worker is not None
-        assert provider is not None
-        limit = limit if finish_active else 0.0
-        deadline = Deadline(limit + GRACE, self._where)
+    def _provided(self) -> JobProvider:
+        if self._shared is not None:
+            self._provider = self._shared.provider_here()
+        return self._provider
 
-        def stopped() -> None:
-            self._emitter.emit("shutting_down", WorkerShuttingDown(queue=self._queue))
+    def _rehost(self, transport: Transport, clock: Clock, checkpoints: CheckpointStore) -> None:
+        super()._rehost(transport, clock, checkpoints)
+        self._checkpoints = checkpoints
+        self._deduplication = in_memory(self._deduplication, clock)
 
-        def late() -> None:
-            if finish_active:
-                self._tell_timeout(limit)
+    def _routes(self) -> Mapping[str | None, JobRoute]:
+        executor = self._executor
+        return {
+            name: JobRoute(
+                handler=getattr(one.function, "__name__", repr(one.function)),
+                idempotent=one.idempotent or self._idempotent,
+                timeout=self._timeout if one.timeout is None else one.timeout,
+                at_most_once=self._delivery == "at-most-once",
+                is_async=executor == "process" or (executor == "async" and one.is_async),
+                function=one,
+            )
+            for name, one in self._functions.items()
+        }
 
-        try:
-            if self._scheduler is not None:
-                await self._scheduler.stop()
-                self._scheduler = None
-            abandoned = await worker.end(limit, deadline, stopped=stopped, late=late)
-            if abandoned:
-                log.warning("%s abandoned: %s", self._where, ", ".join(abandoned))
-            if self._processes is not None:
-                await self._processes.close()
-        finally:
-            self._worker = None
-            if self._recording is not None:
-                await self._recording.stop()
-            await provider.close(self, disconnect=disconnect, deadline=deadline)
-            await self._emitter.close()
+    def _check(self) -> None:
+        super()._check()
+        resumable = any(one.idempotent == "resumable" for one in self._routes().values())
+        if resumable and not self._checkpoints.persistent:
+            log.warning(
+                "%s there are resumable jobs but no checkpoint store: every attempt starts from "
+                "the beginning; pass checkpoints=SqliteCheckpointStore(...) or another store",
+                self._where,
+            )
 
-    def _tell_timeout(self, limit: float) -> None:
-        active = self.active_jobs
-        text = f"{active} jobs were still running after {limit:g} s; they are given back"
-        log.warning("%s %s", self._where, text)
-        event = ShutdownTimeout(queue=self._queue, timeout=limit, active_jobs=active, message=text)
-        self._emitter.emit("shutdown_timeout", event)
+    async def _open(self, transport: Transport) -> None:
+        store = self._provider.store
+        if self._delivery not in transport.capabilities.delivery_modes:
+            raise UnsupportedError(
+                f"{self._where} {transport.name} does not support {self._delivery} delivery"
+            )
+        full_name = await calling(store.open_jobs(self._name), self._name)
+        await self._checkpoints.open()
+        shared = self._shared
+        if self._keeps_schedules and shared is not None:
+            await self._keep_schedules(shared, store, full_name)
+        routes = self._routes()
+        running = RunningJobs() if store.job_capabilities.cancel else None
 
-    async def shutdown(self) -> None:
-        """``close`` with its defaults."""
-        await self.close()
+        def way(worker: DeliveryWorker) -> JobWay:
+            return JobWay(
+                queue=self._name,
+                routes=routes,
+                store=store,
+                transport=transport.name,
+                leases=worker.leases,
+                events=self._events,
+                retries=self._retries,
+                clock=self._clock,
+                processes=self._processes,
+                running=running,
+                sender=self._sender,
+            )
 
-    async def force_shutdown(self) -> None:
-        """Close at once: jobs that run are cancelled and given back."""
-        if self._worker is not None:
-            await self._worker.interrupt(GRACE)
-        await self.close(finish_active=False)
+        self._subscriptions.clear()
+        await self._consume(
+            transport,
+            way,
+            {full_name: self._concurrency},
+            max_deliveries=self._retries.max_deliveries,
+            checkpoints=self._checkpoints,
+            dedup=await self._open_dedup(self._deduplication),
+            delays=store.job_capabilities.delays,
+            read_ahead=lambda _: False,  # never more than can be processed
+            around=self._around,
+        )
+        if running is not None:
+            watching = running.watch(lambda ids: store.find_jobs(full_name, ids))
+            self._watching = asyncio.create_task(watching, name="matador-canceled-jobs")
+        if isinstance(store, JobScheduling) and not store.fires_schedules:
+            scheduler = Scheduler(
+                store=store,
+                queue=full_name,
+                clock=self._clock,
+                error_backoff=self._error_backoff,
+                failed=self._provider_failed,
+                added=lambda jobs: self._tell_sent(jobs, transport.name),
+            )
+            self._scheduling = asyncio.create_task(scheduler.run(), name="matador-schedules")
 
-    def run(self) -> None:
-        """Run jobs until SIGTERM or SIGINT, then close. A second signal forces it."""
-        run_process(self)
+    async def _keep_schedules(self, queue: Queue, store: JobStoring, full_name: str) -> None:
+        """Store what the queue declares to recur; remove what it does not declare any more."""
+        if isinstance(store, JobScheduling) and store.job_capabilities.schedules:
+            await queue.keep_declared(store, full_name, self._provider)
+        elif queue.recurs:
+            raise queue.unsupported("schedules", "keep recurring jobs")
+
+    async def _sender(
+        self, name: str, data: Any = None, *, correlation_id: str | None = None, **options: Any
+    ) -> Job[Any]:
+        """What ``job.send`` does: adds a job to the same queue."""
+        if self._shared is not None:
+            queue = self._shared
+        else:
+            if self._own_queue is None:
+                self._own_queue = Queue(self._name, provider=self._provider, hooks=self.hooks)
+            queue = self._own_queue
+        return await queue.add(name, data, correlation_id=correlation_id, **options)
+
+    def _receiving_stopped(self) -> None:
+        if self._scheduling is not None:
+            self._scheduling.cancel()
+        self._emit("shutting_down", WorkerShuttingDown(queue=self._name))
+
+    def _cut_short(self, running: int) -> None:
+        if self._waits and not self._hurry.is_set():
+            text = f"{running} jobs were still running after {self._waits:g} s; they are given back"
+            event = ShutdownTimeout(
+                queue=self._name, timeout=self._waits, active_jobs=running, message=text
+            )
+            self._emit("shutdown_timeout", event)
+
+    async def _close(self, deadline: Deadline) -> None:
+        for task in (self._scheduling, self._watching):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._scheduling = self._watching = None
+        if self._own_queue is not None:
+            queue, self._own_queue = self._own_queue, None
+            await deadline.do_last(queue.shutdown(), "close the queue that handlers send to")
+        if self._processes is not None:
+            await self._processes.close()
+        await deadline.do_last(self._checkpoints.close(), "close the checkpoint store")
+        await super()._close(deadline)
+
+    def _set_hooks(self, hooks: tuple[Hooks, ...]) -> None:
+        super()._set_hooks(hooks)
+        if self._is_heard():
+            self._heard()
+
+    def _heard(self) -> None:
+        self._hooks.also_tell(self._events)  # not before: facts cost time
+
+    # -- what tools look at ------------------------------------------------------------------------
+
+    @property
+    def dead_letters(self) -> FailedJobs:
+        """The failed jobs of its queue. See ``Queue.dead_letters``. It must be running."""
+        reader, forget = self.reader, self._checkpoints.delete
+        provider = self._provided()
+
+        async def ready() -> None:
+            self._check_loop()
+            _ = self.transport  # or it says that it has not been started
+
+        return FailedJobs(provider, self._name, reader, self._clock, ready, forget)
+
+    @property
+    def topology(self) -> Topology:
+        """Its queue, and that of the queue's failed jobs."""
+        return jobs_topology(self._provided(), self._name)
+
+    @property
+    def reader(self) -> JobReader:
+        """Reads the stored jobs of its queue."""
+        return JobReader() if self._shared is None else self._shared.reader
 
     # -- while it runs ----------------------------------------------------------------------------
 
     @property
-    def is_running(self) -> bool:
-        """It was started, and not closed."""
-        return self._worker is not None
+    def _consumes(self) -> bool:
+        return True
 
-    def health(self) -> Health:
-        """The health of the connection and of the queue. A worker that is paused is healthy.
-
-        Example:
-            >>> worker.health().status
-            'healthy'
-        """
-        worker, provider = self._worker, self._provider
-        if worker is None or provider is None:
-            return Health(ConnectionState("disconnected"))
-        return Health(provider.transport.state, worker.health)
+    @property
+    def _consumers(self) -> Sequence[Consumer]:
+        return [consumer for worker in self._workers for consumer in worker.consumers]
 
     @property
     def active_jobs(self) -> int:
         """How many jobs it is running."""
-        consumers = () if self._worker is None else self._worker.consumers
-        return sum(consumer.in_progress for consumer in consumers)
+        return sum(consumer.in_progress for consumer in self._consumers)
 
     @property
     def concurrency(self) -> int:
@@ -387,7 +453,7 @@ class Worker(Observable):
     @concurrency.setter
     def concurrency(self, concurrency: int) -> None:
         self._concurrency = whole_number(concurrency, f"{self._where} concurrency", minimum=1)
-        for consumer in () if self._worker is None else self._worker.consumers:
+        for consumer in self._consumers:
             task = asyncio.get_running_loop().create_task(consumer.resize(concurrency))
             self._resizing.add(task)
             task.add_done_callback(self._resized)
@@ -396,7 +462,7 @@ class Worker(Observable):
         self._resizing.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._emitter.emit("error", QueueErrored(queue=self._queue, error=error))
+            self._provider_failed(error)
 
     @property
     def rate_limit(self) -> RateLimit | None:
@@ -419,58 +485,48 @@ class Worker(Observable):
 
     def _set_limits(self, limits: JobLimits) -> None:
         self._limits = limits
-        if self._worker is not None and self._subscriptions:
+        if self._workers and self._subscriptions:
             supported = self._supported_limits()
             for subscription in self._subscriptions:
                 subscription.set_limits(supported)
 
     async def pause(self) -> None:
-        """Receive no job until ``resume``. Jobs that run go on. Other workers are not affected."""
-        self._paused = True
-        if self._worker is not None:
-            await self._worker.pause()
-        self._emitter.emit("paused", QueuePaused(queue=self._queue))
+        """Receive no job until ``resume``. Jobs that run go on. Other workers are not affected.
+
+        Example:
+            >>> await worker.pause()
+        """
+        await super().pause()
+        self._emit("paused", QueuePaused(queue=self._name))
 
     async def resume(self) -> None:
-        """Receive jobs again."""
-        self._paused = False
-        if self._worker is not None:
-            self._worker.resume()
-        self._emitter.emit("resumed", QueueResumed(queue=self._queue))
+        """Receive jobs again.
+
+        Example:
+            >>> await worker.resume()
+        """
+        await super().resume()
+        self._emit("resumed", QueueResumed(queue=self._name))
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _runner(self, worker: DeliveryWorker) -> Callable[[JobFunction, ActiveJob[Any]], Any]:
-        if self._processes is not None:
-            return self._processes.run
-        in_thread = self._executor == "thread"
-
-        async def run(function: JobFunction, job: ActiveJob[Any]) -> Any:
-            if function.is_async and not in_thread:
-                return await function.call(job)
-            call = _in_own_loop(function) if function.is_async else function.call
-            return await worker.calls.in_thread(call, job, limit=None, who=f"job {job.id!r}")
-
-        return run
-
-    def _can_be_ended(self, function: JobFunction) -> bool:
-        """A process can be killed and a task cancelled. A thread can only be waited for."""
-        return self._executor == "process" or (self._executor == "async" and function.is_async)
-
-    def _settle_failed(self, receipt: Receipt, error: MatadorError) -> None:
+    def _settlement_failed(self, receipt: Receipt, error: Exception) -> None:
+        super()._settlement_failed(receipt, error)
         self._provider_failed(error)
 
-    def _provider_failed(self, error: Exception) -> None:
-        self._emitter.emit("error", QueueErrored(queue=self._queue, error=error))
+    def _emit(self, event: EventName, value: Any) -> None:
+        super()._emit(event, value)
+        if event in ("error", "drained") and self._shared is not None:
+            self._shared.tell(event, value)
 
     def _around(self, inner: Subscription) -> Subscription:
         subscription = JobSubscription(
-            inner,
+            inner=inner,
             batch_size=self._batch_size,
             poll_interval=self._poll_interval,
             error_backoff=self._error_backoff,
             failed=self._provider_failed,
-            drained=lambda: self._emitter.emit("drained", QueueDrained(queue=self._queue)),
+            drained=lambda: self._emit("drained", QueueDrained(queue=self._name)),
         )
         others = [one for one in self._subscriptions if one.active]
         self._subscriptions = [*others, subscription]
@@ -479,10 +535,9 @@ class Worker(Observable):
         return subscription
 
     def _supported_limits(self) -> JobLimits:
-        """The limits that the provider can honour. The others are warned about and left out."""
-        assert self._provider is not None
+        """The limits that the provider can honor. The others are warned about and left out."""
         can, rate, per_key = self._provider.capabilities, self._limits.rate, self._limits.per_key
-        report, provider = self._unsupported.report, self._provider.transport.name
+        report, provider = self._report_unsupported, self._provider.transport.name
         if rate is not None and not can.rate_limit:
             report("rate_limit", rate, provider)
             rate = None
@@ -492,67 +547,56 @@ class Worker(Observable):
         return JobLimits(rate, per_key)
 
 
+@dataclass(kw_only=True, eq=False)
 class JobSubscription:
     """A subscription with what a worker of jobs adds: batches, intervals, errors, ``drained``."""
 
-    def __init__(
-        self,
-        inner: Subscription,
-        *,
-        batch_size: int | None,
-        poll_interval: float | None,
-        error_backoff: float,
-        failed: Callable[[Exception], None],
-        drained: Callable[[], None],
-    ) -> None:
-        self._inner = inner
-        self._batch_size = batch_size
-        self._poll_interval = poll_interval
-        self._error_backoff = error_backoff
-        self._failed = failed
-        self._drained = drained
-        self._received = False
-        self._quiet: asyncio.TimerHandle | None = None
+    inner: Subscription
+    batch_size: int | None
+    poll_interval: float | None
+    error_backoff: float
+    failed: Callable[[Exception], None]
+    drained: Callable[[], None]
+    _received: bool = False
+    _quiet: asyncio.TimerHandle | None = None
 
     def set_limits(self, limits: JobLimits) -> None:
         """See ``JobLimiting``. Providers that declare no limits are given none."""
-        if isinstance(self._inner, JobLimiting):
-            self._inner.set_limits(limits)
+        if isinstance(self.inner, JobLimiting):
+            self.inner.set_limits(limits)
 
     @property
     def queue(self) -> str:
-        """See ``Subscription``."""
-        return self._inner.queue
+        return self.inner.queue
 
     @property
     def active(self) -> bool:
-        """See ``Subscription``."""
-        return self._inner.active
+        return self.inner.active
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``. Errors are told and waited out here."""
-        if self._batch_size is not None:
-            limit = min(limit, self._batch_size)
+        """Errors are told and waited out here."""
+        if self.batch_size is not None:
+            limit = min(limit, self.batch_size)
         while True:
             self._watch()
-            look = asyncio.timeout(None if self._poll_interval is None else _QUIET)
+            look = asyncio.timeout(None if self.poll_interval is None else _QUIET)
             try:
                 async with look:
-                    found = await self._inner.receive(limit)
+                    found = await self.inner.receive(limit)
             except Exception as error:  # noqa: BLE001 - told, and tried again
                 if look.expired():
-                    await asyncio.sleep(self._poll_interval or 0)
+                    await asyncio.sleep(self.poll_interval or 0)
                     continue
-                if not self._inner.active:
+                if not self.inner.active:
                     return ()
-                self._failed(error)
+                self.failed(error)
                 log.warning(
                     "could not receive jobs of %s, trying again in %g s: %s",
                     self.queue,
-                    self._error_backoff,
+                    self.error_backoff,
                     error,
                 )
-                await asyncio.sleep(self._error_backoff)
+                await asyncio.sleep(self.error_backoff)
                 continue
             finally:
                 if self._quiet is not None:
@@ -564,25 +608,25 @@ class JobSubscription:
         self._quiet = asyncio.get_running_loop().call_later(_QUIET, self._is_quiet)
 
     def _is_quiet(self) -> None:
-        if self._received and isinstance(self._inner, JobLimiting) and self._inner.limited:
-            self._watch()  # there are jobs, but it is not their turn
+        assert self._quiet is not None
+        late = asyncio.get_running_loop().time() - self._quiet.when()
+        limited = isinstance(self.inner, JobLimiting) and self.inner.limited
+        if self._received and (limited or late > _QUIET):
+            self._watch()  # there are jobs, but it is not their turn; or the loop was busy
         elif self._received:
             self._received = False
-            self._drained()
+            self.drained()
 
     async def close(self) -> None:
-        """See ``Subscription``."""
-        await self._inner.close()
+        await self.inner.close()
 
     async def pause(self) -> None:
-        """See ``Pausing``."""
-        if isinstance(self._inner, Pausing):
-            await self._inner.pause()
+        if isinstance(self.inner, Pausing):
+            await self.inner.pause()
 
     async def set_prefetch(self, prefetch: int) -> None:
-        """See ``Prefetching``."""
-        if isinstance(self._inner, Prefetching):
-            await self._inner.set_prefetch(prefetch)
+        if isinstance(self.inner, Prefetching):
+            await self.inner.set_prefetch(prefetch)
 
 
 def _limits(rate: RateLimit | None, per_key: int | None, where: str) -> JobLimits:
@@ -592,10 +636,6 @@ def _limits(rate: RateLimit | None, per_key: int | None, where: str) -> JobLimit
         )
     optional_whole_number(per_key, f"{where} concurrency_per_key", minimum=1)
     return JobLimits(rate, per_key)
-
-
-def _in_own_loop(function: JobFunction) -> Callable[[ActiveJob[Any]], Any]:
-    return lambda job: asyncio.run(function.call(job))
 
 
 def _functions(
@@ -614,7 +654,7 @@ def _functions(
             raise ConfigurationError(f"{where} the mapping of handlers is empty")
         by_name = cast("Mapping[str, Callable[..., Any]]", handler)
         return {
-            name: handler_function(one, f"{where} handler of {name!r}:")
+            name: handler_function(one, f"{where} handler of {name!r}")
             for name, one in by_name.items()
         }
-    return {None: handler_function(handler, f"{where} handler:")}
+    return {None: handler_function(handler, f"{where} handler")}

@@ -9,7 +9,10 @@ from matador.errors import ConfigurationError
 from matador.model.options import Seconds, one_of, seconds, set_fields, whole_number
 
 BackoffStrategy: TypeAlias = Literal["immediate", "linear", "exponential"]
-"""At once, then each time after the base delay; 1, 2, 3 … times the base delay; 1, 2, 4 … times."""
+"""At once, then each time after the base delay; 1, 2, 3 … times the base delay; 1, 2, 4 … times, or
+by another multiplier."""
+
+_LARGEST = 1000
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -20,6 +23,7 @@ class ReconnectBackoff:
         strategy: how the delays grow.
         base_delay: seconds before the second attempt.
         max_delay: the maximum delay in seconds.
+        multiplier: exponential delays: each is so many times as long as the one before.
         jitter: the random share of each delay, from 0 to 1, so that a thousand workers do not
             reconnect in the same instant. With 1, a delay is anything from 0 to its full length.
         max_attempts: attempts to restore a lost connection; 0: no limit.
@@ -32,6 +36,7 @@ class ReconnectBackoff:
     strategy: BackoffStrategy
     base_delay: float
     max_delay: float
+    multiplier: float
     jitter: float
     max_attempts: int
 
@@ -41,6 +46,7 @@ class ReconnectBackoff:
         *,
         base_delay: Seconds = 0.5,
         max_delay: Seconds = 30.0,
+        multiplier: float = 2.0,
         jitter: float = 0.5,
         max_attempts: int = 0,
     ) -> None:
@@ -54,19 +60,13 @@ class ReconnectBackoff:
             raise ConfigurationError(
                 f"{where}: max_delay ({longest:g} s) must be at least base_delay ({base:g} s)"
             )
+        if not 1 <= multiplier <= _LARGEST:
+            raise ConfigurationError(
+                f"{where}: multiplier must be from 1 to {_LARGEST}, got {multiplier!r}"
+            )
         attempts = whole_number(max_attempts, f"{where}: max_attempts", minimum=0)
         set_fields(self, strategy=strategy, base_delay=base, max_delay=longest)
-        set_fields(self, jitter=float(jitter), max_attempts=attempts)
-
-    def growing(self, strategy: BackoffStrategy) -> ReconnectBackoff:
-        """The same delays, growing in another way."""
-        return ReconnectBackoff(
-            strategy,
-            base_delay=self.base_delay,
-            max_delay=self.max_delay,
-            jitter=self.jitter,
-            max_attempts=self.max_attempts,
-        )
+        set_fields(self, multiplier=float(multiplier), jitter=float(jitter), max_attempts=attempts)
 
     def delay(self, attempt: int, random: float = 0.0) -> float:
         """Seconds to wait after the failed attempt with that number, starting at 1.
@@ -87,6 +87,6 @@ class ReconnectBackoff:
                 return self.base_delay * attempt
             case "exponential":
                 try:
-                    return self.base_delay * 2.0 ** (attempt - 1)
+                    return self.base_delay * self.multiplier ** (attempt - 1)
                 except OverflowError:
                     return self.max_delay if self.base_delay else 0.0

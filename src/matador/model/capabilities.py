@@ -23,6 +23,7 @@ class Capabilities:
     Attributes:
         delivery_modes: the supported modes.
         delays: messages can be delayed safely.
+        delays_retries: a retry can be delayed, although a new message cannot.
         dead_letters: ``native``: the broker moves them; ``manual``: Matador does.
         attempt_tracking: receipts have an exact delivery count that survives a crash.
         concurrency: how consumers run in parallel.
@@ -55,6 +56,7 @@ class Capabilities:
     concurrency: ConcurrencyModel
     ordering: Ordering
     priorities: bool
+    delays_retries: bool = False
     browse: bool = False
     purge: bool = False
     depth: bool = False

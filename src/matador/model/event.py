@@ -21,6 +21,7 @@ class EventType:
     """A type of event: its key, description, payload type and aliases.
 
     ``metadata`` is added to every envelope. It overrides universal metadata; a send overrides it.
+    With a ``metadata_type``, what results is checked against that type.
     """
 
     key: str
@@ -28,11 +29,18 @@ class EventType:
     payload: type[Any]
     aliases: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    metadata_type: type[Any] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The key and all aliases."""
         return (self.key, *self.aliases)
+
+    @property
+    def typed_metadata(self) -> EventType | None:
+        """The same event with its metadata as the payload, for a codec; None without a type."""
+        kind = self.metadata_type
+        return None if kind is None else EventType(self.key, self.description, kind)
 
 
 def event(
@@ -40,12 +48,20 @@ def event(
     *,
     description: str,
     aliases: Iterable[str] = (),
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | type[Any] | None = None,
 ) -> Callable[[type[T]], type[T]]:
     """Declare a payload class as an event.
 
     The class may be a dataclass, a ``msgspec.Struct``, a pydantic model, an attrs class or a
     ``TypedDict``. It is marked and otherwise unchanged.
+
+    Args:
+        key: the name of the event on the wire, unique in a schema.
+        description: what has happened.
+        aliases: other keys that route to the event.
+        metadata: a mapping that is added to every envelope; or a type, any that a payload may have,
+            against which the metadata of each send is checked after merging. Keys that the type
+            does not know, such as ``traceparent``, pass unless the type forbids them.
 
     Example:
         >>> from dataclasses import dataclass
@@ -68,12 +84,19 @@ def event(
         if not isinstance(alias, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(f"event {key!r}: an alias must be a string, got {alias!r}")
 
+    type_ = metadata if isinstance(metadata, type) else None
+    values: Mapping[str, Any] = {} if metadata is None or isinstance(metadata, type) else metadata
+    if not isinstance(values, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+        raise ConfigurationError(
+            f"event {key!r}: metadata must be a mapping or a type, got {metadata!r}"
+        )
+
     def mark(payload: type[T]) -> type[T]:
         if not isinstance(payload, type):  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(
                 f"event {key!r}: @event must decorate a class, got {payload!r}"
             )
-        declared = EventType(key, description, payload, alias_keys, dict(metadata or {}))
+        declared = EventType(key, description, payload, alias_keys, dict(values), type_)
         setattr(payload, _MARK, declared)
         return payload
 

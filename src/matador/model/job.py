@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from matador.errors import ConfigurationError
-from matador.model.options import Seconds, optional_seconds, whole_number
+from matador.model.options import LONGEST, Seconds, optional_seconds, whole_number
 
 JobStatus: TypeAlias = Literal["waiting", "delayed", "active", "completed", "failed"]
 """The five states of a job. What a provider calls otherwise is ``waiting``."""
@@ -45,9 +45,16 @@ ERROR = "job.error"
 FAILED_AT = "job.failedAt"
 """Milliseconds since the epoch, in failed jobs."""
 
+PROVIDER_OPTIONS = "job.providerOptions"
+"""Options that only the provider understands: a JSON object."""
+
 KEEP_COMPLETED = "job.keepCompleted"
 KEEP_FAILED = "job.keepFailed"
-"""What ``Keep.text`` says. Absent: completed jobs are removed, failed ones kept."""
+"""What ``Keep.text`` says. Absent: completed jobs are kept as ``KEEP_AN_HOUR`` says, failed ones
+until they are removed."""
+
+CORRELATION_ID = "job.correlationId"
+"""What the sender gave to trace the job."""
 
 PARENT = "job.parent"
 """The id of the job in the same queue that waits for this one."""
@@ -106,6 +113,7 @@ class Keep:
             found = {name: float(value) for name, value in pairs}
             count = found.pop("count", None)
             age = found.pop("age", None)
+            age = age if age is None else min(age, LONGEST)
             return default if found else cls(age=age, count=None if count is None else int(count))
         except (ValueError, OverflowError):
             return default
@@ -130,6 +138,8 @@ class Keep:
 
 KEEP_ALL = Keep()
 KEEP_NONE = Keep(count=0)
+KEEP_AN_HOUR = Keep(age=3600, count=10_000)
+"""How long completed jobs are kept unless told otherwise. The count bounds a busy queue."""
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +170,11 @@ Missed: TypeAlias = Literal["one", "all", "skip"]
 """What becomes of the times at which no worker ran: one job for all of them, one each, or none."""
 
 
+PAUSED = 32_503_680_000.0
+"""The next time of a schedule that is paused: the year 3000. So every provider can keep it, and a
+worker in another language leaves it alone, too."""
+
+
 class JobSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A recurring job, as its provider has it.
 
@@ -184,6 +199,11 @@ class JobSchedule(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes = b'{"_jobData":null}'
     headers: Mapping[str, str | int] = {}
     next_at: float = 0.0
+
+    @property
+    def is_paused(self) -> bool:
+        """Does it add no jobs until it is resumed?"""
+        return self.next_at >= PAUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +246,7 @@ class JobCapabilities:
         keep: how long finished jobs are kept can be chosen.
         retry: a failed job can be sent again by its id.
         remove: a job can be removed by its id.
+        cancel: a job can be canceled by its id, also while it runs.
         pause: the queue can be paused for all workers.
         delete: the queue can be deleted with all its jobs.
         unique: a job can be kept from being added twice in a window.
@@ -254,6 +275,7 @@ class JobCapabilities:
     keep: bool = False
     retry: bool = False
     remove: bool = False
+    cancel: bool = False
     pause: bool = False
     delete: bool = False
     unique: bool = False

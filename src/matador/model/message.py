@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from matador.errors import NotConnectedError, TransportClosedError
 from matador.model.topology import DeadLetterKind
 
 REASON_HEADER = "x-matador-dead-letter-reason"
@@ -73,6 +74,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         priority: higher first; None: the lowest.
         ordering_key: messages with the same key are handled in order.
         properties: see ``Properties``; None for events.
+        elsewhere: its handler is in another process, so a group of transports does not give it to
+            one that delivers only within this process.
+        name: what it is, for people who look at the broker: the key of an event. No delivery has
+            it.
     """
 
     id: str
@@ -83,6 +88,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     priority: int | None = None
     ordering_key: str | None = None
     properties: Properties | None = None
+    elsewhere: bool = False
+    name: str = ""
 
 
 class Once(msgspec.Struct, frozen=True):
@@ -129,8 +136,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     ``problem`` says which part the transport could not read (a header, a property, a field). Such a
     delivery is malformed: it is not decoded, and becomes a dead letter in its raw form.
-    ``properties``: those it was sent with, or None. ``id``: ``Message.id``, on transports with
-    ``routing``; empty if it was sent without one.
+    ``properties``: those it was sent with, or None. ``id``: ``Message.id``, on transports that
+    transmit properties; empty if it was sent without one.
     """
 
     body: bytes
@@ -206,6 +213,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     delivery_count: int = 0
     priority: int | None = None
     ordering_key: str | None = None
+    properties: Properties | None = None
 
     @property
     def reason(self) -> str | None:
@@ -234,13 +242,15 @@ UnknownDepth: TypeAlias = Literal["delayed", "in_flight"]
 class QueueDepth:
     """The number of messages of a queue in each state.
 
-    ``unknown`` names the numbers that the broker does not provide; they are 0.
+    ``unknown`` names the numbers that the broker does not provide; they are 0. ``consumers`` is how
+    many receive from the queue now; None: the broker does not tell.
     """
 
     ready: int = 0
     delayed: int = 0
     in_flight: int = 0
     unknown: frozenset[UnknownDepth] = field(default=frozenset(), compare=False)
+    consumers: int | None = field(default=None, compare=False)
 
     @property
     def total(self) -> int:
@@ -257,11 +267,25 @@ ConnectionStatus: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ConnectionState:
-    """The state of a connection: its status, attempts to reconnect, and the last error."""
+    """The state of a connection: its status, attempts to reconnect, and the last error.
+
+    ``closed``: disconnected by this process, after it had connected.
+    """
 
     status: ConnectionStatus
     attempt: int = 0
     error: BaseException | None = None
+    closed: bool = False
+
+    def refusal(self, text: str) -> NotConnectedError:
+        """The error for what needs a connection in this state; its cause is why there is none."""
+        error = TransportClosedError(text) if self.closed else NotConnectedError(text)
+        error.__cause__ = self.error
+        return error
+
+    def __str__(self) -> str:
+        """``reconnecting: the connection was refused``: for logs and errors."""
+        return self.status if self.error is None else f"{self.status}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)

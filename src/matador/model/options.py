@@ -14,6 +14,10 @@ Seconds: TypeAlias = float | timedelta
 """A duration: seconds, or a ``timedelta``."""
 
 
+LONGEST = 2.5155e11
+"""Seconds, nearly 8,000 years. What is that far away can still be written as a date."""
+
+
 def suggestion(given: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` if a known name is similar to the given one, else nothing."""
     close = get_close_matches(given, list(known), n=1, cutoff=0.6)
@@ -35,6 +39,8 @@ def seconds(value: Seconds, what: str, *, minimum: float = 0.0) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise ConfigurationError(f"{what} must be a finite number of seconds, got {_short(value)}")
+    if number > LONGEST:
+        raise ConfigurationError(f"{what} must be at most {LONGEST:g} seconds, got {_short(value)}")
     if number < minimum:
         raise ConfigurationError(f"{what} must be at least {minimum:g} seconds, got {value!r}")
     return number

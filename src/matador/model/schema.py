@@ -15,13 +15,8 @@ from matador.errors import (
 )
 from matador.model.event import EventType, event_type_of, is_event
 from matador.model.options import suggestion
-from matador.model.subscriber import (
-    AnySubscriber,
-    Subscriber,
-    SubscriberStub,
-    envelope_types,
-    place_of,
-)
+from matador.model.signature import is_anything, place_of
+from matador.model.subscriber import AnySubscriber, Subscriber, SubscriberStub
 from matador.model.topology import Topology
 
 EventRef: TypeAlias = "type[Any] | str | EventType"
@@ -161,13 +156,14 @@ class Schema:
             where = f"event {event.key!r}"
             if not event.description.strip():
                 problems.append(f"{where}: the description is empty")
-            if not _is_payload(event.payload):
-                problems.append(
-                    f"{where}: {event.payload.__name__} is a plain class{place_of(event.payload)}; "
-                    f"make it a dataclass, a msgspec.Struct, a pydantic model, an attrs class or a "
-                    f"TypedDict"
-                )
-            problems.extend(_envelope_problems(where, event, subscribers))
+            for what, kind in (("", event.payload), ("metadata: ", event.metadata_type)):
+                if kind is not None and not _is_payload(kind):
+                    problems.append(
+                        f"{where}: {what}{kind.__name__} is a plain class{place_of(kind)}; make it "
+                        f"a dataclass, a msgspec.Struct, a pydantic model, an attrs class or a "
+                        f"TypedDict"
+                    )
+            problems.extend(_payload_problems(where, event, subscribers))
             problems.extend(_subscriber_problems(where, subscribers, topology))
         return problems
 
@@ -260,23 +256,38 @@ def _is_payload(payload: type[Any]) -> bool:
     return is_typeddict(payload) or any(hasattr(payload, mark) for mark in marks)
 
 
-def _envelope_problems(
+def _payload_problems(
     where: str, event: EventType, subscribers: Sequence[AnySubscriber]
 ) -> Iterator[str]:
-    """Subscribers whose callback is annotated with the envelope of another event."""
+    """Subscribers whose callback takes another event."""
     for one in subscribers:
         if isinstance(one, SubscriberStub):
             continue
-        held = envelope_types(one.callback)
-        events = [kind for kind in held if isinstance(kind, type) and is_event(kind)]
-        if len(events) == len(held) > 0 and not any(
-            event.payload is kind or issubclass(event.payload, kind) for kind in events
-        ):
-            names = " | ".join(kind.__name__ for kind in events)
-            yield (
-                f"{where}, subscriber {one.name!r}: its callback takes Envelope[{names}], not "
-                f"Envelope[{event.payload.__name__}]{place_of(one.callback)}"
-            )
+        payload, signature = event.payload, one.signature
+        if not signature.types or any(_holds(kind, payload) for kind in signature.types):
+            continue
+        names = " | ".join(getattr(kind, "__name__", str(kind)) for kind in signature.types)
+        takes, wanted = names, payload.__name__
+        if all(parameter.kind is not None for parameter in signature.parameters):
+            takes, wanted = f"Envelope[{names}]", f"Envelope[{wanted}]"
+        yield (
+            f"{where}, subscriber {one.name!r}: its callback takes {takes}, not {wanted}"
+            f"{place_of(one.callback)}"
+        )
+
+
+def _holds(kind: Any, payload: type[Any]) -> bool:
+    """May a parameter of a type take a payload? Types that cannot be compared may."""
+    if kind is payload or is_anything(kind):
+        return True
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    if is_typeddict(kind):
+        return not is_event(kind) and is_typeddict(payload)
+    try:
+        return issubclass(payload, kind)
+    except TypeError:
+        return True
 
 
 def _subscriber_problems(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -25,6 +25,7 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one event in ``send_many``: those of ``send``, and three more.
 
     Attributes:
+        metadata: a mapping, or an instance of the type of the event's metadata.
         id: the id of the envelope if ``subscribers`` names a single one; otherwise, the ids of all
             envelopes are derived from it. Sending the event again yields the same ids.
         subscribers: the names of the subscribers to send to; None: all of them.
@@ -34,7 +35,7 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
         >>> await app.send_many([(OrderPlaced("1", 5), SendOptions(delay=30)), OrderPlaced("2", 7)])
     """
 
-    metadata: Mapping[str, Any] | None = None
+    metadata: object = None
     correlation_id: str | None = None
     delay: Seconds | None = None
     before: Any = None
@@ -45,12 +46,13 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
 
 
-class Sent(msgspec.Struct, frozen=True, gc=False):
-    """One stored message: its subscriber, queue and id."""
+class SentTo(msgspec.Struct, frozen=True, gc=False):
+    """One stored message: its subscriber, its queue, its id, and the transport that stored it."""
 
     subscriber: str
     queue: str
     id: str
+    transport: str
 
 
 class SendResult(msgspec.Struct, frozen=True):
@@ -74,7 +76,7 @@ class SendResult(msgspec.Struct, frozen=True):
     sent: int
     skipped: int
     errors: tuple[SendFailedError, ...] = ()
-    messages: tuple[Sent, ...] = ()
+    messages: tuple[SentTo, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -5,29 +5,16 @@ Running them is left to the runtime.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
-from types import UnionType
-from typing import (
-    Any,
-    Generic,
-    Literal,
-    TypeAlias,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    overload,
-)
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args, overload
 
 from matador.errors import ConfigurationError
 from matador.model.capabilities import DeliveryMode
 from matador.model.envelope import Envelope, Importance
-from matador.model.options import suggestion
+from matador.model.options import Seconds, optional_seconds, suggestion
+from matador.model.signature import Signature, place_of, read_signature, unwrapped
 
 T = TypeVar("T")
 
@@ -36,6 +23,19 @@ Idempotency: TypeAlias = Literal["yes", "no", "unknown", "resumable"]
 
 Enabled: TypeAlias = Callable[[], bool | Awaitable[bool]]
 Callback: TypeAlias = Callable[..., Any]
+
+
+class Decider(Protocol):
+    """A retry policy, as ``StandardRetryPolicy``; ``policy`` says more about it."""
+
+    def decide(self, context: Any) -> Any:
+        """What becomes of a message whose handler failed."""
+        ...
+
+    @property
+    def max_deliveries(self) -> int:
+        """How often a message may be delivered before it counts as poisoned."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class _Declared:
     queue: str | None = None
     enabled: Enabled | None = field(default=None, compare=False)
     delivery: DeliveryMode | None = None
+    timeout: float | None = None
+    retry: Decider | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         _check_options(self)
@@ -68,14 +70,16 @@ class SubscriberStub(_Declared):
 class Subscriber(_Declared, Generic[T]):
     """A subscriber with its callback, created by ``@subscriber``. Calling it calls the callback.
 
-    ``takes_context``, ``is_async`` and ``is_plain`` describe the callback; a plain one is an
-    ``async def`` that takes only the envelope, so that calling it runs nothing yet.
+    ``signature`` says what the callback takes. A plain one is an ``async def`` that takes only the
+    envelope (``is_plain``), or only the payload (``is_bare``): calling it runs nothing yet.
+
+    ``matador.pubsub.Subscriber`` is another class: the service that receives published messages.
     """
 
     callback: Callback = field(compare=False)
-    takes_context: bool = field(init=False)
-    is_async: bool = field(init=False)
+    signature: Signature = field(init=False, compare=False, repr=False)
     is_plain: bool = field(init=False)
+    is_bare: bool = field(init=False)
 
     def __post_init__(self) -> None:
         _check_options(self)
@@ -83,15 +87,25 @@ class Subscriber(_Declared, Generic[T]):
             raise ConfigurationError(
                 f"subscriber {self.name!r}: the callback must be callable, got {self.callback!r}"
             )
-        _check_no_generator(self.name, self.callback)
-        takes_context = _takes_context(self.name, self.callback)
-        object.__setattr__(self, "takes_context", takes_context)
-        object.__setattr__(self, "is_async", _is_async(self.callback))
-        object.__setattr__(self, "is_plain", not takes_context and _is_async_def(self.callback))
+        read = _read(self.name, self.callback)
+        only = read.only if read.is_coroutine_function else None
+        object.__setattr__(self, "signature", read)
+        object.__setattr__(self, "is_plain", only is not None and only.kind is Envelope)
+        object.__setattr__(self, "is_bare", only is not None and only.kind is None)
 
-    def __call__(self, envelope: Envelope[T], *context: Any) -> Any:
+    @property
+    def takes_context(self) -> bool:
+        """Does the callback take a context?"""
+        return self.signature.takes_context
+
+    @property
+    def is_async(self) -> bool:
+        """Is the callback awaited? Others run in threads."""
+        return self.signature.is_async
+
+    def __call__(self, *arguments: Any) -> Any:
         """Call the callback directly, for example in a unit test."""
-        return self.callback(envelope, *context)
+        return self.callback(*arguments)
 
 
 AnySubscriber: TypeAlias = Subscriber[Any] | SubscriberStub
@@ -107,6 +121,8 @@ def subscriber(
     queue: str | None = None,
     enabled: Enabled | None = None,
     delivery: DeliveryMode | None = None,
+    timeout: Seconds | None = None,
+    retry: Decider | None = None,
 ) -> Callable[[Callable[..., Any]], Subscriber[Any]]: ...
 @overload
 def subscriber(callback: Callable[..., Any], /, *, description: str) -> Subscriber[Any]: ...
@@ -121,12 +137,20 @@ def subscriber(
     queue: str | None = None,
     enabled: Enabled | None = None,
     delivery: DeliveryMode | None = None,
+    timeout: Seconds | None = None,
+    retry: Decider | None = None,
 ) -> Callable[[Callable[..., Any]], Subscriber[Any]] | Subscriber[Any]:
     """Declare a function as a subscriber.
 
-    The function takes ``(envelope)`` or ``(envelope, ctx)`` and may be sync or async; a sync one
-    runs in a thread and never blocks the event loop. The default name of the subscriber is that of
-    the function, with dashes.
+    The function takes the payload of the event (``order: OrderPlaced``) or its envelope
+    (``envelope: Envelope[OrderPlaced]``), and a ``Context`` if it needs one, in any order; without
+    types ``(envelope)`` or ``(envelope, ctx)``. It may be sync or async; a sync one runs in a
+    thread and never blocks the event loop. The default name of the subscriber is that of the
+    function, with dashes.
+
+    Args:
+        timeout: seconds that it may take; None: as its queue or the application says.
+        retry: its own retry policy; None: that of the application.
 
     Example:
         >>> @subscriber(description="Email the receipt.", idempotent="yes")
@@ -136,8 +160,9 @@ def subscriber(
     """
 
     def declare(function: Callable[..., Any]) -> Subscriber[Any]:
+        named = name if name is not None else _dashed(function)
         return Subscriber(
-            name=name if name is not None else _dashed(function),
+            name=named,
             description=description,
             callback=function,
             idempotent=idempotent,
@@ -145,21 +170,17 @@ def subscriber(
             queue=queue,
             enabled=enabled,
             delivery=delivery,
+            timeout=optional_seconds(timeout, f"subscriber {named!r}: timeout", minimum=0.001),
+            retry=retry,
         )
 
     return declare if callback is None else declare(callback)
 
 
 def _dashed(function: Callable[..., Any]) -> str:
-    inner = _without_partial(function)
+    inner = unwrapped(function)
     name = getattr(inner, "__name__", type(inner).__name__)
     return re.sub(r"_+", "-", name.strip("_"))
-
-
-def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
 
 
 def _check_options(one: _Declared) -> None:
@@ -188,78 +209,26 @@ def _check_options(one: _Declared) -> None:
             )
 
 
-def _takes_context(name: str, callback: Callback) -> bool:
-    try:
-        parameters = inspect.signature(callback).parameters.values()
-    except (TypeError, ValueError):  # a builtin without a signature: takes the envelope
-        return False
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = [p for p in positional if p.default is p.empty]
-    any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    missed = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
-    if missed or len(required) > 2 or not (positional or any_number):
-        raise ConfigurationError(
-            f"subscriber {name!r}: the callback must take (envelope) or (envelope, ctx), "
-            f"but its signature is {inspect.signature(callback)}{place_of(callback)}"
-        )
-    if len(required) == 2 or any_number:
-        return True
-    return len(positional) >= 2 and positional[1].name in ("ctx", "context")
+_TAKES = (
+    "a subscriber takes the payload of its event or its Envelope[...], and a Context if it needs "
+    "one, in any order: `async def handle(order: OrderPlaced, ctx: Context)`"
+)
 
 
-def _is_async(callback: Callback) -> bool:
-    function = _without_partial(callback)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+def _read(name: str, callback: Callback) -> Signature:
+    where = f"subscriber {name!r}"
+    read = read_signature(
+        callback,
+        where,
+        way="events",
+        takes=_TAKES,
+        known=(Envelope,),
+        carrier=Envelope,
+        first=Envelope,
+        resolved=False,  # the event says how its payload is read
     )
-
-
-def _is_async_def(callback: Callback) -> bool:
-    return inspect.isfunction(callback) and bool(callback.__code__.co_flags & inspect.CO_COROUTINE)
-
-
-def _check_no_generator(name: str, callback: Callback) -> None:
-    function = _without_partial(callback)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if not read.parameters:
         raise ConfigurationError(
-            f"subscriber {name!r}: the callback contains `yield`, so calling it would not run it"
-            f"{place_of(callback)}"
+            f"{where}: its callback takes nothing; {_TAKES}{place_of(callback)}"
         )
-
-
-def place_of(defined: Any) -> str:
-    """Where a function or class is defined, as `` (file.py:12)``; empty if unknown."""
-    function = defined if isinstance(defined, type) else _without_partial(defined)
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is not None:
-        return f" ({code.co_filename}:{code.co_firstlineno})"
-    try:
-        target = function if isinstance(function, type) else type(function)
-        _, line = inspect.getsourcelines(target)
-        return f" ({inspect.getsourcefile(target)}:{line})"
-    except (OSError, TypeError):
-        return ""
-
-
-def envelope_types(callback: Callback) -> tuple[Any, ...]:
-    """The payload types in the callback's annotation: A and B for ``Envelope[A | B]``.
-
-    Empty if there is no annotation, or if it cannot be resolved.
-    """
-    function = _without_partial(callback)
-    if not inspect.isroutine(function):
-        function = type(function).__call__
-    try:
-        hints = get_type_hints(function)
-        first = next(
-            one
-            for one in inspect.signature(function).parameters.values()
-            if one.name in hints and one.name != "self"
-        )
-    except Exception:  # noqa: BLE001 - unresolvable names may raise anything
-        return ()
-    hint = hints[first.name]
-    if get_origin(hint) is not Envelope:
-        return ()
-    (held,) = get_args(hint)
-    return get_args(held) if get_origin(held) in (Union, UnionType) else (held,)
+    return read

@@ -8,6 +8,9 @@ LONGEST_TEXT = 4000
 SHORT_TEXT = 200
 """The maximum length if a broker has refused the full text."""
 
+BOM = b"\xef\xbb\xbf"
+"""The byte-order mark with which some programs begin JSON. It is not part of it."""
+
 
 def storable_text(text: str, longest: int = LONGEST_TEXT) -> str:
     """The text in a form every broker can store: UTF-8, no NUL, at most ``longest`` characters.
@@ -46,6 +49,8 @@ def _said(error: BaseException) -> str | None:
     that awaits nothing.
     """
     try:
+        if isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str):
+            return error.args[0]  # ``str`` quotes it, and what is quoted is no part of a signature
         return str(error)
     except (KeyboardInterrupt, SystemExit):
         raise

@@ -58,10 +58,14 @@ class WorkQueue:
             consumed it for so many seconds. It need not survive a restart of the broker, and has
             no dead letters except ``dlq``, if those are on.
         fallback: the queue to send to if sending to this one fails.
+        max_length: how many messages it holds; of more, the oldest that wait are dropped. None: any
+            number.
+        message_ttl: seconds that a message waits at most; then it is dropped. None: any time.
+        dead_letters: those of this queue; None: as the topology says.
         type: ``quorum`` or ``classic``, on RabbitMQ. None: quorum, but classic with priorities,
             with ``create`` and with ``expires``.
-        arguments: extra arguments for the queue on RabbitMQ, such as ``{"x-max-length": 100_000}``.
-            Useful if other programs declare the same queue.
+        arguments: extra arguments for the queue on RabbitMQ, such as ``{"x-overflow":
+            "reject-publish"}``. Useful if other programs declare the same queue.
 
     Example:
         >>> WorkQueue("billing", concurrency=4, priorities=True).name
@@ -77,6 +81,9 @@ class WorkQueue:
     retention: float | None
     expires: float | None
     fallback: str | None
+    max_length: int | None
+    message_ttl: float | None
+    dead_letters: DeadLetters | None
     type: QueueType | None
     arguments: Mapping[str, Argument] = field(hash=False)
 
@@ -92,6 +99,9 @@ class WorkQueue:
         retention: Seconds | None = None,
         expires: Seconds | None = None,
         fallback: str | None = None,
+        max_length: int | None = None,
+        message_ttl: Seconds | None = None,
+        dead_letters: DeadLetters | None = None,
         type: QueueType | None = None,
         arguments: Mapping[str, Argument] | None = None,
     ) -> None:
@@ -105,10 +115,16 @@ class WorkQueue:
         made = not exact if create is None else create
         if not made and not exact:
             raise ConfigurationError(f"{where}: create=False needs exact=True")
-        if not made and (type is not None or arguments or expires is not None):
+        limited = max_length is not None or message_ttl is not None
+        if limited and retention is not None:
             raise ConfigurationError(
-                f"{where}: type, arguments and expires have no effect on an exact queue, which its "
-                f"owner creates; write create=True if Matador shall create it"
+                f"{where}: a queue with max_length or message_ttl cannot have a retention"
+            )
+        if not made and (type is not None or arguments or expires is not None or limited):
+            raise ConfigurationError(
+                f"{where}: type, arguments, expires, max_length and message_ttl have no effect on "
+                f"an exact queue, which its owner creates; write create=True if Matador shall "
+                f"create it"
             )
         if expires is not None and (type == "quorum" or retention is not None):
             raise ConfigurationError(
@@ -118,16 +134,41 @@ class WorkQueue:
             self,
             name=name,
             concurrency=optional_whole_number(concurrency, f"{where}: concurrency", minimum=1),
-            consumer_timeout=optional_seconds(consumer_timeout, f"{where}: consumer_timeout"),
+            consumer_timeout=optional_seconds(
+                consumer_timeout, f"{where}: consumer_timeout", minimum=0.001
+            ),
             priorities=priorities,
             exact=exact,
             create=made,
             retention=optional_seconds(retention, f"{where}: retention"),
             expires=optional_seconds(expires, f"{where}: expires", minimum=0.001),
             fallback=fallback,
+            max_length=optional_whole_number(max_length, f"{where}: max_length", minimum=1),
+            message_ttl=optional_seconds(message_ttl, f"{where}: message_ttl", minimum=0.001),
+            dead_letters=dead_letters,
             type=type,
             arguments=_checked_arguments(arguments, where),
         )
+
+    @property
+    def limits(self) -> str:
+        """The limits that it has, for transports that ignore them; empty: none."""
+        given = {"max_length": self.max_length, "message_ttl": self.message_ttl}
+        return " and ".join(name for name, value in given.items() if value is not None)
+
+    def named(
+        self, *, create: bool = True, concurrency: int | None = None, **changed: object
+    ) -> WorkQueue:
+        """The same with the plain name on the broker. ``changed``: its other attributes."""
+        made = copy(self)
+        set_fields(
+            made,
+            exact=True,
+            create=create and (self.create or not self.exact),
+            concurrency=concurrency or self.concurrency,
+            **changed,
+        )
+        return made
 
 
 def _is_exact_name(text: object) -> bool:
@@ -324,6 +365,7 @@ class Topology:
     retry: RetryQueues
     exchanges: tuple[Exchange, ...]
     bindings: tuple[Binding, ...]
+    _by_name: Mapping[str, WorkQueue] = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -342,6 +384,13 @@ class Topology:
         problems = [*_problems(namespace, made), *_binding_problems(made, routed, bound)]
         if not made and not routed:
             problems.append("no queues: add at least one, or an exchange to publish to")
+        typed: list[tuple[str, object, type]] = [
+            ("dead_letters", dead_letters, DeadLetters),
+            ("retry", retry, RetryQueues),
+        ]
+        for name, value, kind in typed:
+            if value is not None and not isinstance(value, kind):
+                problems.append(f"{name} must be {kind.__name__}(…), got {value!r}")
         if problems:
             raise InvalidTopologyError(problems)
         set_fields(
@@ -353,6 +402,7 @@ class Topology:
             exchanges=routed,
             bindings=bound,
         )
+        set_fields(self, _by_name=self._named())
 
     @property
     def default_queue(self) -> WorkQueue:
@@ -371,9 +421,9 @@ class Topology:
         Raises:
             QueueNotFoundError: there is none.
         """
-        for queue in self.queues:
-            if name in (queue.name, self._full(queue)):
-                return queue
+        found = self._by_name.get(name)
+        if found is not None:
+            return found
         known = [queue.name for queue in self.queues]
         raise QueueNotFoundError(
             f"topology {self.namespace!r} has no queue {name!r}, only "
@@ -382,7 +432,7 @@ class Topology:
 
     def has_queue(self, name: str) -> bool:
         """Is there a queue with that short or full name?"""
-        return any(name in (queue.name, self._full(queue)) for queue in self.queues)
+        return name in self._by_name
 
     def full_name(self, name: str) -> str:
         """The name on the broker: ``{namespace}.{name}``, or the name itself if ``exact``."""
@@ -398,9 +448,13 @@ class Topology:
             for kind in self.kinds_of(queue):
                 yield queue, kind, dead_letter_name(self._full(queue), kind)
 
+    def letters_of(self, queue: WorkQueue) -> DeadLetters:
+        """The dead letters of a queue: its own, or those of the topology."""
+        return queue.dead_letters or self.dead_letters
+
     def kinds_of(self, queue: WorkQueue) -> tuple[DeadLetterKind, ...]:
         """The kinds of dead letters that are kept for a queue; for a temporary one only ``dlq``."""
-        kinds = self.dead_letters.enabled_kinds
+        kinds = self.letters_of(queue).enabled_kinds
         return kinds if queue.expires is None else tuple(kind for kind in kinds if kind == "dlq")
 
     def without_queue(self, full_name: str) -> Topology:
@@ -423,7 +477,16 @@ class Topology:
     def _with(self, **changed: object) -> Topology:
         made = copy(self)
         set_fields(made, **changed)
+        set_fields(made, _by_name=made._named())
         return made
+
+    def _named(self) -> dict[str, WorkQueue]:
+        """The queues by their short and full names; of two with one name, the first."""
+        named: dict[str, WorkQueue] = {}
+        for queue in self.queues:
+            named.setdefault(queue.name, queue)
+            named.setdefault(self._full(queue), queue)
+        return named
 
     def _full(self, queue: WorkQueue) -> str:
         return queue.name if queue.exact else f"{self.namespace}.{queue.name}"

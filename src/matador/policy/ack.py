@@ -1,16 +1,12 @@
-"""Acknowledgement of plain messages: what happens to one whose handler failed.
-
-For RPC, pub/sub and channels. Events have a retry policy of their own (``matador.policy.retry``).
-"""
+"""``AckStrategy`` and ``DeadLetterOptions``: how RPC and pub/sub write their retry policy."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from matador.errors import ConfigurationError, DontRetry
+from matador.errors import ConfigurationError
 from matador.model.options import (
     Seconds,
     one_of,
@@ -20,9 +16,8 @@ from matador.model.options import (
     set_fields,
     whole_number,
 )
-from matador.model.text import error_text
 from matador.model.topology import DeadLetterKind
-from matador.policy.retry import Decision, RetryLater, SendToDeadLetters
+from matador.policy.retry import CustomRetryPolicy
 
 AckMode: TypeAlias = Literal["auto", "manual"]
 """``auto``: acknowledged when the handler returns. ``manual``: the handler calls ``ctx.ack()``."""
@@ -49,14 +44,14 @@ class AckStrategy:
         max_retries: how often a message is tried in all, the first attempt included. Then it
             becomes a dead letter.
         retry_delay: seconds before the next attempt, or a function of the number of the attempt
-            that has failed. None: at once.
+            that has failed. None: the delays of ``StandardRetryPolicy``, from 1 s on.
 
     Raises:
         ConfigurationError: an option is invalid.
 
     Example:
         >>> strategy = AckStrategy(max_retries=5, retry_delay=lambda attempt: 2.0**attempt)
-        >>> strategy.decide(OSError("down"), 2).delay
+        >>> strategy.policy.delay(2)
         4.0
     """
 
@@ -88,40 +83,22 @@ class AckStrategy:
             retry_delay=retry_delay,
         )
 
-    def decide(self, error: Exception, attempt: int) -> Decision:
-        """Decide about a message whose handler raised ``error`` in the attempt with that number.
-
-        ``DontRetry`` is never tried again. A function that fails itself decides nothing: the
-        message is tried again at once.
-        """
-        if isinstance(error, DontRetry):
-            return SendToDeadLetters(DEAD_LETTER, error_text(error))
-        if attempt >= self.max_retries:
-            return SendToDeadLetters(DEAD_LETTER, f"max attempts exceeded ({self.max_retries})")
-        if not self._may_requeue(error, attempt):
-            return SendToDeadLetters(DEAD_LETTER, "not to be tried again")
-        return RetryLater(self.delay_after(attempt))
-
-    def _may_requeue(self, error: Exception, attempt: int) -> bool:
-        if isinstance(self.requeue, bool):
-            return self.requeue
-        try:
-            return bool(self.requeue(error, attempt))
-        except Exception:  # noqa: BLE001 - a user's function may raise anything
-            return True
-
-    def delay_after(self, attempt: int) -> float:
-        """Seconds before the attempt that follows this one."""
-        if self.retry_delay is None:
-            return 0.0
-        try:
-            found: Any = (
-                self.retry_delay(attempt) if callable(self.retry_delay) else self.retry_delay
+    @property
+    def policy(self) -> CustomRetryPolicy:
+        """The retry policy that these options stand for."""
+        delay, requeue = self.retry_delay, self.requeue
+        delays: Callable[[int], Any] | None = None
+        if delay is not None:
+            delays = delay if callable(delay) else lambda _: delay
+        if isinstance(requeue, bool):
+            return CustomRetryPolicy(
+                self.max_retries, delays=delays, when=None if requeue else _never
             )
-            delay = seconds(found, "retry_delay")
-        except Exception:  # noqa: BLE001 - a user's function may raise, or return, anything
-            return 0.0
-        return delay if math.isfinite(delay) else 0.0
+        return CustomRetryPolicy(self.max_retries, delays=delays, when=requeue)
+
+
+def _never(error: Exception, attempt: int) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -150,7 +127,7 @@ class DeadLetterOptions:
     routing_key: str | None
     ttl: float | None
     max_length: int | None
-    handler: Callable[..., Any] | None
+    handler: Callable[..., object] | None
 
     def __init__(
         self,
@@ -159,7 +136,7 @@ class DeadLetterOptions:
         routing_key: str | None = None,
         ttl: Seconds | None = None,
         max_length: int | None = None,
-        handler: Callable[..., Any] | None = None,
+        handler: Callable[..., object] | None = None,
     ) -> None:
         where = "DeadLetterOptions"
         if not isinstance(exchange, str) or not exchange:  # pyright: ignore[reportUnnecessaryIsInstance] - users
@@ -178,5 +155,10 @@ class DeadLetterOptions:
 
     @classmethod
     def of(cls, given: DeadLetterOptions | bool | None) -> DeadLetterOptions:
-        """The options themselves, or only whether dead letters are kept. None: they are not."""
-        return given if isinstance(given, DeadLetterOptions) else cls(enabled=bool(given))
+        """The options themselves, or only whether dead letters are kept. None: they are.
+
+        Example:
+            >>> DeadLetterOptions.of(False).enabled
+            False
+        """
+        return given if isinstance(given, DeadLetterOptions) else cls(enabled=given is not False)

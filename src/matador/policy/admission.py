@@ -1,12 +1,10 @@
-"""Admission: decides whether a delivered message may run, before its callback starts."""
+"""Admission: decides whether a delivered message may run, before its handler starts."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from matador.errors import MatadorError, MaybePoisonedError, NonIdempotentCannotRetryError
 from matador.model.message import Receipt
-from matador.model.subscriber import Subscriber
+from matador.model.subscriber import Idempotency
 from matador.policy.retry import (
     is_poisoned,
     may_run_again,
@@ -15,17 +13,15 @@ from matador.policy.retry import (
 )
 
 
-def refuse(
-    receipt: Receipt, subscriber: Subscriber[Any], max_deliveries: int
-) -> MatadorError | None:
+def refuse(receipt: Receipt, idempotent: Idempotency, max_deliveries: int) -> MatadorError | None:
     """An error with the reason why a message must not run, or None if it may run.
 
-    After the callback it would be too late: a poisoned message would have crashed another worker.
+    After the handler it would be too late: a poisoned message would have crashed another worker.
     """
     if receipt.delivery_count <= 1 and not receipt.redelivered:
         return None
     if is_poisoned(receipt, max_deliveries):
         return MaybePoisonedError(poison_reason(receipt))
-    if receipt.redelivered and not may_run_again(subscriber):
-        return NonIdempotentCannotRetryError(not_idempotent_reason(subscriber))
+    if receipt.redelivered and not may_run_again(idempotent):
+        return NonIdempotentCannotRetryError(not_idempotent_reason(idempotent))
     return None

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from matador.model.arguments import check_arguments
 from matador.model.options import Seconds, seconds, whole_number
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedMessage:
+    """What the key function of ``Deduplication`` sees of a message.
+
+    Attributes:
+        id: its id, the same in every attempt.
+        name: the key of an event, the name of a job, the command of a call, or a routing key.
+        queue: the full name of the queue that it is in.
+        data: the payload: of an event in its type, of other messages as plain data.
+        headers: its headers, and the metadata of an event or a job.
+        correlation_id: what it is a part of.
+
+    Example:
+        >>> Deduplication(key=lambda message: message.headers["x-request-id"])
+    """
+
+    id: str
+    name: str
+    queue: str
+    data: Any
+    headers: Mapping[str, Any]
+    correlation_id: str | None = None
 
 
 class DuplicateStore(Protocol):
@@ -51,20 +76,26 @@ class Deduplication:
         ttl: seconds for which a result is kept.
         max_keys: how many keys a process remembers; those unused for longest are dropped first. A
             store of your own has its own limit.
-        key: returns the key for the data of a message. By default, and if it raises an error, the
-            key is the id of the message, or the SHA-256 hash of its body if there is no id.
+        key: returns the key of a message, a ``KeyedMessage``. By default, and if it raises an
+            error, the key is the id of the message, or the SHA-256 hash of its body if there is no
+            id.
         store: remembers the keys; this process by default.
 
     Raises:
         ConfigurationError: an option is invalid.
+
+    Example:
+        >>> Deduplication(ttl=3600, key=lambda message: message.data["order"]).max_keys
+        10000
     """
 
     ttl: Seconds = 300.0
     max_keys: int = 10_000
-    key: Callable[[Any], object] | None = None
+    key: Callable[[KeyedMessage], object] | None = None
     store: DuplicateStore | None = None
 
     def __post_init__(self) -> None:
         checked = seconds(self.ttl, "Deduplication: ttl", minimum=0.001)
         object.__setattr__(self, "ttl", checked)
         whole_number(self.max_keys, "Deduplication: max_keys", minimum=1)
+        check_arguments("Deduplication", store=self.store)

@@ -19,7 +19,7 @@ class Recovery:
         buffer: False: sends fail at once while there is no connection.
         max_size: how many may wait. Others fail with ``BufferFullError``.
         ttl: seconds that one may wait. Then it fails with ``BufferExpiredError``.
-        reconnect: how the waits between attempts to reconnect grow.
+        reconnect: how the waits between attempts to reconnect grow. None: as the URL says.
 
     Raises:
         ConfigurationError: an option is invalid.
@@ -32,9 +32,10 @@ class Recovery:
     buffer: bool = True
     max_size: int = 1000
     ttl: Seconds = 30.0
-    reconnect: BackoffStrategy = "exponential"
+    reconnect: BackoffStrategy | None = None
 
     def __post_init__(self) -> None:
         whole_number(self.max_size, "Recovery: max_size", minimum=1)
         object.__setattr__(self, "ttl", seconds(self.ttl, "Recovery: ttl", minimum=0.001))
-        one_of(self.reconnect, "Recovery: reconnect", get_args(BackoffStrategy))
+        if self.reconnect is not None:
+            one_of(self.reconnect, "Recovery: reconnect", get_args(BackoffStrategy))

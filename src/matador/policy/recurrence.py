@@ -10,6 +10,7 @@ from cronsim import CronSim, CronSimError
 
 from matador.errors import ConfigurationError
 from matador.model.job import JobSchedule
+from matador.model.options import suggestion
 
 MOST_MISSED = 1000
 """So many jobs at most are added for times that were missed; those before them are left out."""
@@ -18,6 +19,38 @@ GRACE = 60.0
 """Seconds by which a time counts as kept, not as missed."""
 
 _SHORTEST = 0.001
+
+CRON_NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+"""Names for usual cron expressions."""
+
+
+def cron_expression(cron: str, where: str) -> str:
+    """The five or six fields of a cron expression, which may be given by its name.
+
+    Raises:
+        ConfigurationError: there is no such name.
+
+    Example:
+        >>> cron_expression("@daily", "schedule")
+        '0 0 * * *'
+    """
+    if not isinstance(cron, str) or not cron.strip().startswith("@"):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+        return cron
+    found = CRON_NAMES.get(cron.strip().lower())
+    if found is None:
+        raise ConfigurationError(
+            f"{where}: cron={cron!r} is not one of {', '.join(CRON_NAMES)}"
+            f"{suggestion(cron, CRON_NAMES)}"
+        )
+    return found
 
 
 def check_recurrence(
@@ -40,7 +73,7 @@ def check_recurrence(
         except (CronSimError, AttributeError, TypeError) as error:
             raise ConfigurationError(
                 f"{where}: cron={cron!r} is not a cron expression ({error}); "
-                f"write five fields, like '0 7 * * mon-fri'"
+                f"write five fields, like '0 7 * * mon-fri', or a name, like '@daily'"
             ) from None
         except StopIteration:
             raise ConfigurationError(f"{where}: cron={cron!r} never comes to pass") from None

@@ -10,8 +10,9 @@ import msgspec
 from matador.model.options import one_of, whole_number
 
 Malformed: TypeAlias = Literal["dead-letter", "reject", "ignore"]
-"""What happens to a malformed message. ``dead-letter``: kept unchanged among the dead letters.
-``reject``: deleted, with an error in the log. ``ignore``: deleted."""
+"""What happens to a message that cannot be read. ``dead-letter`` and ``reject``: it is not
+requeued, but kept unchanged among the dead letters, or deleted with an error in the log if they are
+disabled. ``ignore``: it is deleted."""
 
 MAX_SIZE = 1024 * 1024
 _EXCERPT = 100
@@ -44,7 +45,12 @@ class Validation:
         one_of(self.malformed, "Validation: malformed", get_args(Malformed))
 
     def problem_of(self, body: bytes) -> str | None:
-        """What is wrong with a body; None if it may be decoded. Never raises an error."""
+        """What is wrong with a body; None if it may be decoded. Never raises an error.
+
+        Example:
+            >>> Validation().problem_of(b"")
+            'the body is empty'
+        """
         if len(body) > self.max_size:
             return f"{len(body)} bytes, but at most {self.max_size} are allowed"
         if not body:

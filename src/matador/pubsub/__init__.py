@@ -11,17 +11,15 @@ from matador.errors import (
     InvalidMessageError,
     PublishError,
 )
-from matador.messages.counters import MessageCounters
-from matador.messages.health import MessagingHealth
 from matador.model.topology import Exchange
 from matador.policy.ack import AckStrategy, DeadLetterOptions
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.dedup import Deduplication
 from matador.policy.recovery import Recovery
 from matador.policy.validation import Validation
-from matador.pubsub.context import MessageContext
-from matador.pubsub.publisher import Published, Publisher
+from matador.pubsub.publisher import Published, Publisher, SyncPublisher
 from matador.pubsub.subscriber import Subscriber
+from matador.runtime.messages import MessageContext
 
 __all__ = [
     "AckStrategy",
@@ -34,12 +32,11 @@ __all__ = [
     "Exchange",
     "InvalidMessageError",
     "MessageContext",
-    "MessageCounters",
-    "MessagingHealth",
     "PublishError",
     "Published",
     "Publisher",
     "Recovery",
     "Subscriber",
+    "SyncPublisher",
     "Validation",
 ]

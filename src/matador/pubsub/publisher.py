@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self, cast
+from functools import partial
+from typing import Any, Self, Unpack, cast
 
 import msgspec
 
@@ -19,22 +18,18 @@ from matador.errors import (
     QueueNotFoundError,
     UnsupportedError,
 )
-from matador.messages.connection import Connection
-from matador.messages.counters import MessageCounters
-from matador.messages.health import MessagingHealth
-from matador.messages.metadata import metadata_headers
-from matador.messages.outbox import Outbox
-from matador.messages.recording import recording_of, traced_send
-from matador.model.message import ConnectionState, Message, Properties
-from matador.model.options import Seconds, optional_seconds, seconds
+from matador.model.arguments import check_arguments
+from matador.model.message import Message, Properties
+from matador.model.options import Seconds, optional_seconds, whole_number
 from matador.model.text import SHORT_TEXT, error_text
 from matador.model.topology import Exchange, Topology
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.recovery import Recovery
-from matador.runtime.deadline import Deadline
-from matador.runtime.recorder import Recorder
+from matador.runtime.blocking import AtLoopEnd, Blocking, blocking
+from matador.runtime.message_service import MessageService, check_ids, metadata_headers
+from matador.runtime.outbox import Parcel
+from matador.runtime.service import ServiceOptions
 from matador.transports.base import Transport
-from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.pubsub")
 
@@ -42,7 +37,9 @@ DEFAULT_EXCHANGE = "amq.topic"
 NAMESPACE = "matador"
 
 _LONGEST_KEY = 255  # bytes, in AMQP
-_WHERE = "[Publisher]"
+_WHERE = "Publisher"
+_TTL = f"{_WHERE}: ttl"
+_LAST_SENDS = 1.0  # seconds for the broker at the end of an event loop
 
 ExchangeLike = str | Exchange
 """The name of a topic exchange, or an ``Exchange`` of any type."""
@@ -70,7 +67,7 @@ class Published(msgspec.Struct, frozen=True, gc=False):
     queues: int
 
 
-class Publisher:
+class Publisher(MessageService):
     """Publishes messages to exchanges. Used by many tasks of one event loop at once.
 
     Connects when it is first used, or by ``start`` or ``async with``. A web process that has only
@@ -84,9 +81,8 @@ class Publisher:
         recovery: sends wait for a lost connection in a buffer.
         circuit_breaker: sends fail at once while the broker keeps failing. None: never.
         on_unroutable: called with the ``Published`` of a message that no queue wanted.
-        journal: records what is sent and handled, for the data pipeline:
-            ``matador.observe.Journal``. None: nothing is recorded.
-        clock: where time and ids come from.
+        shutdown: how long a shutdown waits by default for sends that are under way.
+        **options: see ``ServiceOptions``.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -104,94 +100,59 @@ class Publisher:
         recovery: Recovery | None = None,
         circuit_breaker: CircuitBreaker | None = CircuitBreaker(),  # noqa: B008 - frozen
         on_unroutable: Callable[[Published], object] | None = None,
-        journal: Recorder | None = None,
-        clock: Clock | None = None,
+        **options: Unpack[ServiceOptions],
     ) -> None:
         self._exchanges = {one.name: one for one in exchanges_of(exchange, _WHERE)}
         self._default = (next(iter(self._exchanges)),)
-        self._recovery = recovery or Recovery()
+        check_arguments(_WHERE, circuit_breaker=circuit_breaker)
         self._breaker = circuit_breaker
         if on_unroutable is not None and not callable(on_unroutable):
-            raise ConfigurationError(f"{_WHERE} on_unroutable must be a function")
+            raise ConfigurationError(f"{_WHERE}: on_unroutable must be a function")
         self._on_unroutable = on_unroutable
-        self._clock = clock or SystemClock()
-        self._recording = recording_of(journal, "message", _WHERE, self._clock)
-        self._connection = Connection(url, _WHERE, self._recovery)
-        self._outbox: Outbox | None = None
-        self._starting: asyncio.Lock | None = None
         self._declared: set[str] = set()
-        self._counters = MessageCounters()
+        self._at_loop_end: AtLoopEnd | None = None
+        super().__init__(_WHERE, url, recovery=recovery or Recovery(), **options)
 
     def __repr__(self) -> str:
         return f"Publisher(exchange={self._default[0]!r})"
 
+    _elsewhere = (
+        "make another one for this loop, or use publisher.sync(), which any thread may call"
+    )
+
+    def another(self) -> Self:
+        other = super().another()
+        other._declared, other._at_loop_end = set(), None
+        return other
+
+    def sync(self) -> SyncPublisher:
+        """The blocking form of the publisher, for code without an event loop. See ``Blocking``.
+
+        Example:
+            >>> publisher.sync().publish("orders.created", {"id": 1}).queues
+            2
+        """
+        return self._blocking(SyncPublisher)
+
     # -- life -------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
+    async def _open(self, transport: Transport) -> None:
+        require_routing(transport, _WHERE)
+        self._declared.clear()
+        await self._declare(self._exchanges)
+        self._open_outbox(transport, recovery=self._recovery, breaker=self._breaker)
+
+    async def _used_first(self) -> None:
+        """Connect. Whatever is not shut down by then is closed when the event loop ends."""
         await self.start()
-        return self
+        if self._at_loop_end is None:
+            self._at_loop_end = await AtLoopEnd.of(partial(self.shutdown, _LAST_SENDS))
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Connect, and create the exchanges that are missing. Idempotent.
-
-        Raises:
-            ConnectionFailedError: the broker cannot be reached, or refuses.
-            UnsupportedError: the transport has no exchanges.
-        """
-        await self._started()
-
-    async def _started(self) -> Outbox:
-        if self._outbox is not None:
-            return self._outbox
-        if self._starting is None:
-            self._starting = asyncio.Lock()
-        async with self._starting:
-            if self._outbox is None:
-                await self._connection.open()
-                try:
-                    require_routing(self._connection.transport, _WHERE)
-                    await self._declare(*self._exchanges)
-                except BaseException:
-                    await self._connection.close()
-                    raise
-                if self._recording is not None:
-                    self._recording.start(self._connection.transport.name)
-                self._outbox = Outbox(
-                    self._connection.transport,
-                    recovery=self._recovery,
-                    breaker=self._breaker,
-                    clock=self._clock,
-                    recording=self._recording,
-                )
-            return self._outbox
-
-    async def close(self, timeout: Seconds = 30.0) -> None:
-        """Send what is left, for at most ``timeout`` seconds, and disconnect. Idempotent.
-
-        Sends that are given up fail with ``ShuttingDownError``. Those that the broker has not
-        confirmed fail with ``SendUnconfirmedError``: they may be stored. It can be started again.
-        """
-        limit = seconds(timeout, f"{_WHERE} close: timeout")
-        outbox, self._outbox = self._outbox, None
-        self._starting = None  # of this event loop
-        if outbox is None:
-            return
-        deadline = Deadline(limit, _WHERE)
-        try:
-            await outbox.close(limit)
-        finally:
-            self._declared.clear()
-            if self._recording is not None:
-                await self._recording.stop()
-            await self._connection.close(deadline)
+    async def shutdown(self, timeout: Seconds | None = None) -> None:
+        await super().shutdown(timeout)
+        ending, self._at_loop_end = self._at_loop_end, None
+        if ending is not None:
+            await ending.forget()
 
     # -- publishing -------------------------------------------------------------------------------
 
@@ -228,68 +189,37 @@ class Publisher:
             BufferFullError, BufferExpiredError, CircuitOpenError: there is no connection.
             PublishError: one of several exchanges failed.
             MatadorError: what the transport said.
+
+        Example:
+            >>> await publisher.publish("orders.created", {"id": 1}, priority=5)
         """
-        outbox = self._outbox or await self._started()
-        to = self._default if exchange is None else await self._to(exchange)
-        span = traced_send(self._recording, "publish", routing_key, ", ".join(to), metadata)
-        with span as metadata:
-            return await self._publish(
-                outbox,
-                to,
+        to = self._default
+        if exchange is not None or self._outbox is None:
+            to = await self._to(exchange)
+
+        async def send(more: Mapping[str, object] | None) -> Published:
+            message = self._message(
                 routing_key,
-                data,
-                metadata,
+                encode_data(data, "the data", InvalidMessageError),
+                metadata_headers(more, _WHERE),
                 correlation_id,
                 message_id,
                 persistent,
                 priority,
-                ttl,
+                optional_seconds(ttl, _TTL),
             )
-
-    async def _publish(
-        self,
-        outbox: Outbox,
-        to: tuple[str, ...],
-        routing_key: str,
-        data: object,
-        metadata: Mapping[str, object] | None,
-        correlation_id: str | None,
-        message_id: str | None,
-        persistent: bool,
-        priority: int | None,
-        ttl: Seconds | None,
-    ) -> Published:
-        message = self._message(
-            routing_key,
-            encode_data(data, "the data", InvalidMessageError),
-            metadata_headers(metadata, _WHERE),
-            correlation_id,
-            message_id,
-            persistent,
-            priority,
-            optional_seconds(ttl, f"{_WHERE} ttl"),
-        )
-        if len(to) == 1:
+            if len(to) != 1:
+                return await self._posted_to_all(message, to)
             try:
-                queues = await outbox.publish(to[0], message)
-                self._counters.last_message_at = self._clock.now()
-                return self._published(message, to, queues)
-            except QueueNotFoundError as error:
-                await self._declare_again(to, [error])
-                raise
+                queues = await self._send(self._parcel(message, routing_key, to[0]))
             except MatadorError as error:
-                self._note(error)
+                self._counters.note_error(error)
+                if isinstance(error, QueueNotFoundError):
+                    await self._declare(to)  # the next publish finds it
                 raise
-        found = await outbox.publish_many([(name, message) for name in to])
-        await self._declare_again(to, found)
-        errors = self._errors(found)
-        if errors:
-            raise PublishError(
-                f"{routing_key!r} was not published to {len(errors)} of {len(to)} exchanges: "
-                f"{_text(errors[0])}",
-                found,
-            ) from errors[0]
-        return self._published(message, to, sum(one for one in found if isinstance(one, int)))
+            return self._published(message, to, queues)
+
+        return await self._sending("publish", routing_key, ", ".join(to), metadata, send)
 
     async def publish_many(
         self,
@@ -307,50 +237,40 @@ class Publisher:
         Raises:
             InvalidMessageError: a message is not valid; nothing was published.
             PublishError: some were not published; ``outcomes`` says which, and why.
-        """
-        outbox = self._outbox or await self._started()
-        to = self._default if exchange is None else await self._to(exchange)
-        destination = ", ".join(to)
-        with traced_send(self._recording, "publish", destination, destination, metadata) as more:
-            return await self._publish_many(outbox, to, messages, more, correlation_id, persistent)
 
-    async def _publish_many(
-        self,
-        outbox: Outbox,
-        to: tuple[str, ...],
-        messages: Iterable[tuple[str, object]],
-        metadata: Mapping[str, object] | None,
-        correlation_id: str | None,
-        persistent: bool,
-    ) -> list[Published]:
-        headers = metadata_headers(metadata, _WHERE)
-        made = [
-            self._message(
-                key,
-                encode_data(data, f"the data of message {place}", InvalidMessageError),
-                headers,
-                correlation_id,
-                None,
-                persistent,
-            )
-            for place, (key, data) in enumerate(_pairs(messages))
-        ]
+        Example:
+            >>> messages = [("orders.created", {"id": 1}), ("orders.paid", {"id": 1})]
+            >>> [one.queues for one in await publisher.publish_many(messages)]
+            [2, 1]
+        """
+        to = await self._to(exchange)
         if len(to) != 1:
-            raise InvalidMessageError(f"{_WHERE} publish_many takes one exchange, got {to!r}")
-        found = await outbox.publish_many([(to[0], one) for one in made])
-        await self._declare_again(to, found)
-        self._counters.last_message_at = self._clock.now()
-        errors = self._errors(found)
-        outcomes = [
-            self._published(message, to, one) if isinstance(one, int) else one
-            for message, one in zip(made, found, strict=True)
-        ]
-        if errors:
-            raise PublishError(
-                f"{len(errors)} of {len(made)} messages were not published: {_text(errors[0])}",
-                outcomes,
-            ) from errors[0]
-        return cast("list[Published]", outcomes)
+            raise InvalidMessageError(f"{_WHERE}: publish_many takes one exchange, got {to!r}")
+        given = list(_pairs(messages))
+
+        async def send(more: Mapping[str, object] | None) -> list[Published]:
+            headers = metadata_headers(more, _WHERE)
+            made: list[Message] = []
+            for place, (key, data) in enumerate(given):
+                body = encode_data(data, f"the data of message {place}", InvalidMessageError)
+                made.append(self._message(key, body, headers, correlation_id, None, persistent))
+            found = await self._posted_many(
+                [self._parcel(one, key, to[0]) for (key, _), one in zip(given, made, strict=True)]
+            )
+            outcomes = [
+                self._published(message, to, one) if isinstance(one, int) else one
+                for message, one in zip(made, found, strict=True)
+            ]
+            errors = [one for one in found if not isinstance(one, int)]
+            if errors:
+                raise PublishError(
+                    f"{len(errors)} of {len(made)} messages were not published: {_text(errors[0])}",
+                    outcomes,
+                ) from errors[0]
+            return cast("list[Published]", outcomes)
+
+        names = tuple(dict.fromkeys(key for key, _ in given))
+        return await self._sending("publish", names, to[0], metadata, send, len(given))
 
     # -- how it is doing --------------------------------------------------------------------------
 
@@ -360,27 +280,14 @@ class Publisher:
         return self._outbox is not None and self.health().status == "healthy"
 
     @property
+    def topology(self) -> Topology:
+        """The exchanges that it creates."""
+        return Topology(NAMESPACE, exchanges=self._exchanges.values())
+
+    @property
     def exchange(self) -> str:
         """The exchange that it publishes to unless told otherwise."""
         return self._default[0]
-
-    @property
-    def counters(self) -> MessageCounters:
-        """What has happened so far."""
-        return self._counters
-
-    def health(self) -> MessagingHealth:
-        """The state of the connection, the buffer and the circuit breaker."""
-        outbox = self._outbox
-        if outbox is None:
-            return MessagingHealth(ConnectionState("disconnected"))
-        return MessagingHealth(
-            self._connection.transport.state,
-            circuit=outbox.circuit,
-            buffered=outbox.buffered,
-            last_message_at=self._counters.last_message_at,
-            last_error=self._counters.last_error,
-        )
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -397,12 +304,15 @@ class Publisher:
     ) -> Message:
         if not isinstance(key, str) or not key:  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise InvalidMessageError(
-                f"{_WHERE} the routing key must be a text like 'orders.created', got {key!r}"
+                f"{_WHERE}: the routing key must be a text like 'orders.created', got {key!r}"
             )
         if len(key) * 4 > _LONGEST_KEY and len(key.encode("utf-8", "replace")) > _LONGEST_KEY:
             raise InvalidMessageError(
-                f"{_WHERE} the routing key {key[:40]!r}… is longer than {_LONGEST_KEY} bytes"
+                f"{_WHERE}: the routing key {key[:40]!r}… is longer than {_LONGEST_KEY} bytes"
             )
+        check_ids(_WHERE, message_id, correlation_id)
+        if priority is not None:
+            whole_number(priority, f"{_WHERE}: priority", minimum=0)
         id_ = message_id or self._clock.new_id()
         expires_at = None if ttl is None else self._clock.time() + ttl
         properties = Properties(
@@ -410,57 +320,74 @@ class Publisher:
         )
         return Message(id_, "", body, headers, 0.0, priority, None, properties)
 
-    async def _to(self, given: str | Sequence[str]) -> tuple[str, ...]:
+    async def _to(self, given: str | Sequence[str] | None) -> tuple[str, ...]:
+        """The exchanges to publish to, which are there now."""
+        if self._outbox is None:
+            await self._used_first()
+        if given is None:
+            return self._default
         names = (given,) if isinstance(given, str) else tuple(given)
         if not names:
-            raise InvalidMessageError(f"{_WHERE} exchange is empty: name at least one")
+            raise InvalidMessageError(f"{_WHERE}: exchange is empty: name at least one")
         if not self._declared.issuperset(names):
-            await self._declare(*names)
+            await self._declare(names)
         return names
 
-    async def _declare(self, *names: str) -> None:
+    async def _declare(self, names: Iterable[str]) -> None:
         new = [self._exchanges.get(name) or Exchange(name) for name in dict.fromkeys(names)]
-        await self._connection.apply(Topology(NAMESPACE, exchanges=new))
-        self._declared.update(names)
+        await self._broker.apply(Topology(NAMESPACE, exchanges=new))
+        self._declared.update(one.name for one in new)
 
-    async def _declare_again(self, to: tuple[str, ...], found: Sequence[object]) -> None:
-        """Make exchanges again that somebody has deleted: the next publish finds them."""
-        for one in found:
-            if isinstance(one, QueueNotFoundError):
-                self._note(one)
-                await self._declare(*to)
-                return
+    async def _posted_to_all(self, message: Message, to: tuple[str, ...]) -> Published:
+        """Publish to several exchanges."""
+        key = _key(message)
+        found = await self._posted_many([self._parcel(message, key, one) for one in to])
+        errors = [one for one in found if not isinstance(one, int)]
+        if errors:
+            raise PublishError(
+                f"{key!r} was not published to {len(errors)} of {len(to)} exchanges: "
+                f"{_text(errors[0])}",
+                found,
+            ) from errors[0]
+        return self._published(message, to, sum(one for one in found if isinstance(one, int)))
+
+    async def _posted_many(self, parcels: Sequence[Parcel]) -> Sequence[int | MatadorError]:
+        """What came of each message.
+
+        Makes exchanges again that somebody has deleted: the next publish finds them.
+        """
+        found = await self._send_many(parcels)
+        missing = False
+        for outcome in found:
+            if not isinstance(outcome, int):
+                self._counters.note_error(outcome)
+                missing = missing or isinstance(outcome, QueueNotFoundError)
+        if missing:
+            await self._declare(one.exchange for one in parcels if one.exchange is not None)
+        return found
 
     def _published(self, message: Message, to: tuple[str, ...], queues: int) -> Published:
-        counters = self._counters
-        counters.sent += 1
-        properties = message.properties
-        key = "" if properties is None else properties.routing_key or ""
-        published = Published(message.id, key, to, queues)
-        if not queues:
-            counters.unroutable += 1
-            self._unroutable(published)
-        return published
-
-    def _unroutable(self, published: Published) -> None:
-        log.debug("no queue wanted %s, key %s", published.message_id, published.routing_key)
-        if self._on_unroutable is not None:
+        published = Published(message.id, _key(message), to, queues)
+        if not queues and self._on_unroutable is not None:
             try:
                 self._on_unroutable(published)
             except Exception:
                 log.exception("on_unroutable of a publisher failed")
+        return published
 
-    def _errors(self, found: Sequence[int | BaseException]) -> list[BaseException]:
-        errors = [one for one in found if isinstance(one, BaseException)]
-        for error in errors:
-            if not isinstance(error, Exception):
-                raise error
-            self._note(error)
-        return errors
 
-    def _note(self, error: Exception) -> None:
-        self._counters.failed += 1
-        self._counters.last_error = _text(error)
+class SyncPublisher(Blocking[Publisher]):
+    """``publisher.sync()``: a publisher for code without an event loop. See ``Blocking``.
+
+    Example:
+        >>> events = Publisher("amqp://localhost", exchange="events").sync()
+        >>> events.publish("orders.created", {"id": 1})
+    """
+
+    _called = "publisher"
+
+    publish = blocking(Publisher.publish)
+    publish_many = blocking(Publisher.publish_many)
 
 
 def exchanges_of(given: Any, where: str) -> list[Exchange]:
@@ -473,10 +400,10 @@ def exchanges_of(given: Any, where: str) -> list[Exchange]:
     if isinstance(given, list | tuple):
         several = list(cast("Sequence[Any]", given))
     if not several:
-        raise ConfigurationError(f"{where} exchange is empty: name at least one")
+        raise ConfigurationError(f"{where}: exchange is empty: name at least one")
     for one in several:
         if not isinstance(one, str | Exchange) or not one:
-            raise ConfigurationError(f"{where} exchange must be a name, got {one!r}")
+            raise ConfigurationError(f"{where}: exchange must be a name, got {one!r}")
     made = [one if isinstance(one, Exchange) else Exchange(one) for one in several]
     Topology(NAMESPACE, exchanges=made)  # checks the names
     return made
@@ -486,16 +413,21 @@ def require_routing(transport: Transport, where: str) -> None:
     """Raise ``UnsupportedError`` unless the transport has exchanges."""
     if not transport.capabilities.routing:
         raise UnsupportedError(
-            f"{where} the transport {transport.name!r} has no exchanges; use memory, SQLite, "
+            f"{where}: the transport {transport.name!r} has no exchanges; use memory, SQLite, "
             f"RabbitMQ or Redis"
         )
+
+
+def _key(message: Message) -> str:
+    properties = message.properties
+    return "" if properties is None else properties.routing_key or ""
 
 
 def _pairs(given: Iterable[tuple[str, object]]) -> Iterable[tuple[str, object]]:
     for place, one in enumerate(given):
         if not isinstance(one, tuple | list) or len(one) != 2:  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise InvalidMessageError(
-                f"{_WHERE} message {place} must be a pair of routing key and data, got {one!r}"
+                f"{_WHERE}: message {place} must be a pair of routing key and data, got {one!r}"
             )
         yield one
 

@@ -3,58 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from matador.errors import ConfigurationError
-from matador.messages.functions import MessageFunction, read_function
+from matador.model.message import Delivery
 from matador.model.text import lone_surrogate
 from matador.model.topology import Exchange
-from matador.pubsub.context import MessageContext, Received
+from matador.runtime.functions import MessageFunction, read_function
+from matador.runtime.messages import (
+    FAILED_HANDLERS,
+    MessageContext,
+    MessageRoute,
+    routing_key_of,
+)
+from matador.runtime.way import Route
 from matador.transports.kit.routing import RoutingTable
 
 _LONGEST = 255  # bytes of a pattern, in AMQP
+_MOST_KEYS = 10_000
 
 
-def _context_of(received: Received) -> MessageContext:
-    return received.context
+class SeveralRoute(Route, frozen=True, kw_only=True):
+    """The route to several handlers of one message."""
 
-
-def read_handler(function: Callable[..., Any], where: str) -> MessageFunction:
-    """Read the signature of a handler of messages.
-
-    Raises:
-        ConfigurationError: it cannot be called with a message.
-    """
-    return read_function(
-        function, where, context=MessageContext, inject={MessageContext: _context_of}
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A handler under its name, which identifies it among the handlers of the subscriber.
-
-    The name is in the headers of a message whose handlers have failed, so that only these run
-    again.
-    """
-
-    name: str
-    function: MessageFunction
+    handlers: tuple[MessageRoute, ...]
 
 
 class Registry:
-    """Handlers by their patterns. The patterns mean what the type of the exchange says."""
+    """Handlers by their patterns. The patterns mean what the type of the exchange says.
 
-    def __init__(self, exchange: Exchange, where: str) -> None:
+    The name of a handler identifies it among the handlers of the subscriber. It is in the headers
+    of a message whose handlers have failed, so that only these run again. ``together``: a single
+    handler is called like several.
+    """
+
+    def __init__(self, exchange: Exchange, where: str, *, together: bool) -> None:
         self._exchange = exchange
         self._where = where
+        self._together = together
         self._table = RoutingTable()
         self._table.declare(exchange)
-        self._handlers: dict[str, Registered] = {}
+        self._handlers: dict[str, MessageRoute] = {}
         self._names: dict[int, str] = {}
         self._patterns: dict[str, dict[str, None]] = {}
-        self._found: dict[str, tuple[Registered, ...]] = {}
+        self._found: dict[str, MessageRoute | SeveralRoute | None] = {}
 
     @property
     def patterns(self) -> Sequence[str]:
@@ -62,7 +56,7 @@ class Registry:
         return list(self._patterns)
 
     @property
-    def bindings(self) -> Sequence[tuple[str, Registered]]:
+    def bindings(self) -> Sequence[tuple[str, MessageRoute]]:
         """Each pattern with each of its handlers, in the order of their registration."""
         return [
             (pattern, self._handlers[name])
@@ -71,12 +65,19 @@ class Registry:
         ]
 
     @property
-    def handlers(self) -> Sequence[Registered]:
+    def handlers(self) -> Sequence[MessageRoute]:
         """All handlers, each once, in the order of their registration."""
         return list(self._handlers.values())
 
-    def add(self, pattern: str, function: Callable[..., Any]) -> None:
+    def add(
+        self,
+        pattern: str,
+        function: Callable[..., Any],
+        route: Callable[[MessageFunction], MessageRoute],
+    ) -> None:
         """Have a function called for messages that match. One that is added twice is one handler.
+
+        ``route`` says how it is called.
 
         Raises:
             ConfigurationError: the pattern or the function is not valid.
@@ -84,24 +85,40 @@ class Registry:
         self._check(pattern)
         name = self._names.get(id(function))
         if name is None:
-            read = read_handler(function, f"{self._where}, handler of {pattern!r}")
-            name = self._free_name(read.name)
-            self._handlers[name] = Registered(name, read)
+            where = f"{self._where}, handler of {pattern!r}"
+            made = route(read_function(function, where, context=MessageContext))
+            name = self._free_name(made.handler)
+            self._handlers[name] = msgspec.structs.replace(made, handler=name)
             self._names[id(function)] = name  # the handler keeps the function, so the id stays
         self._patterns.setdefault(pattern, {})[name] = None
         self._table.bind(self._exchange.name, name, pattern)
         self._found.clear()
 
-    def matching(self, routing_key: str) -> tuple[Registered, ...]:
-        """The handlers of a message, in the order of their registration."""
-        found = self._found.get(routing_key)
-        if found is None:
-            names = set(self._table.queues(self._exchange.name, routing_key))
-            found = tuple(one for name, one in self._handlers.items() if name in names)
-            if len(self._found) >= 10_000:
-                self._found.clear()
-            self._found[routing_key] = found
+    def route(self, routing_key: str) -> MessageRoute | SeveralRoute | None:
+        """How a message is handled; None: no handler matches."""
+        try:
+            return self._found[routing_key]
+        except KeyError:
+            pass
+        names = set(self._table.queues(self._exchange.name, routing_key))
+        matching = tuple(one for name, one in self._handlers.items() if name in names)
+        found = None
+        if len(matching) == 1 and not self._together:
+            found = matching[0]
+        elif matching:
+            found = _several(matching)
+        if len(self._found) >= _MOST_KEYS:
+            self._found.clear()
+        self._found[routing_key] = found
         return found
+
+    def routes_of(self, delivery: Delivery) -> Sequence[MessageRoute]:
+        """The handlers that a message is for: all that match, or those that have failed."""
+        found = self.route(routing_key_of(delivery))
+        if not isinstance(found, SeveralRoute):
+            return () if found is None else (found,)
+        failed = str(delivery.headers.get(FAILED_HANDLERS, "")).split(",")
+        return [one for one in found.handlers if one.handler in failed] or found.handlers
 
     def _free_name(self, name: str) -> str:
         name = name.replace(",", ";")  # commas separate names in the header
@@ -121,3 +138,15 @@ class Registry:
                 f"{self._where}: the pattern {pattern[:40]!r} "
                 f"{odd or f'is longer than {_LONGEST} bytes'}"
             )
+
+
+def _several(handlers: tuple[MessageRoute, ...]) -> SeveralRoute:
+    """The message may run again if one handler may: the others are refused one by one."""
+    kinds = {one.idempotent for one in handlers}
+    return SeveralRoute(
+        handler=", ".join(one.handler for one in handlers),
+        idempotent=next(kind for kind in ("resumable", "yes", "unknown", "no") if kind in kinds),
+        at_most_once=any(one.at_most_once for one in handlers),
+        takes_context=any(one.takes_context for one in handlers),
+        handlers=handlers,
+    )

@@ -10,18 +10,15 @@ Example:
 """
 
 from matador.errors import ConnectionLostError, RemoteError, RpcError, RpcTimeoutError
-from matador.messages.counters import MessageCounters
-from matador.messages.health import MessagingHealth
 from matador.policy.ack import AckStrategy, DeadLetterOptions
+from matador.policy.backoff import Exponential, Fixed
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.dedup import Deduplication
 from matador.policy.recovery import Recovery
 from matador.policy.validation import Validation
-from matador.rpc.client import RpcClient
-from matador.rpc.context import RpcContext
-from matador.rpc.metrics import RpcClientMetrics
-from matador.rpc.retry import CallRetry
+from matador.rpc.client import CallRetry, RpcClient, SyncRpcClient
 from matador.rpc.server import RpcServer
+from matador.rpc.way import RpcContext
 
 __all__ = [
     "AckStrategy",
@@ -30,15 +27,15 @@ __all__ = [
     "ConnectionLostError",
     "DeadLetterOptions",
     "Deduplication",
-    "MessageCounters",
-    "MessagingHealth",
+    "Exponential",
+    "Fixed",
     "Recovery",
     "RemoteError",
     "RpcClient",
-    "RpcClientMetrics",
     "RpcContext",
     "RpcError",
     "RpcServer",
     "RpcTimeoutError",
+    "SyncRpcClient",
     "Validation",
 ]

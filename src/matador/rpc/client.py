@@ -3,49 +3,105 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack, overload
+
+import msgspec
 
 from matador.codec.data import data_decoder, encode_data
 from matador.errors import (
     ConfigurationError,
+    ConnectionFailedError,
     ConnectionLostError,
     InvalidMessageError,
     MatadorError,
-    NotStartedError,
-    RemoteError,
+    NotConnectedError,
+    QueueNotFoundError,
     RpcTimeoutError,
     SendTimeoutError,
     SendUnconfirmedError,
     ShuttingDownError,
 )
-from matador.messages.connection import Connection
-from matador.messages.health import MessagingHealth
-from matador.messages.metadata import metadata_headers
-from matador.messages.outbox import Outbox
-from matador.messages.recording import recording_of, traced_send
-from matador.model.message import ConnectionState, Delivery, Headers, Message, Properties
-from matador.model.options import Seconds, seconds
+from matador.model.arguments import check_arguments
+from matador.model.message import ConnectionState, Message, Properties
+from matador.model.options import Seconds, optional_whole_number, seconds, whole_number
+from matador.policy.backoff import Backoff, Exponential
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.recovery import Recovery
-from matador.rpc.metrics import RpcClientMetrics
-from matador.rpc.replies import Replies
-from matador.rpc.retry import CallRetry
-from matador.rpc.wire import CORRELATION_ID, command_name, read_reply
-from matador.runtime.deadline import Deadline
-from matador.runtime.recorder import Recorder
+from matador.rpc.replies import Replies, Waiting
+from matador.rpc.wire import CORRELATION_ID, command_name, non_empty, read_reply
+from matador.runtime.blocking import Blocking, blocking
+from matador.runtime.facts import Way
+from matador.runtime.message_service import MessageService, check_ids, metadata_headers
+from matador.runtime.service import ServiceOptions
 from matador.transports.base import Transport
-from matador.transports.clock import Clock, SystemClock
 
 T = TypeVar("T")
 
 _MOST_DECODERS = 1000
-_NO_CONNECTION = ConnectionState("disconnected")
+_NO_REPLY = (RpcTimeoutError, ConnectionLostError, NotConnectedError, ConnectionFailedError)
 
 
-class RpcClient:
+@dataclass(frozen=True, slots=True)
+class CallRetry:
+    """Calls again after a timeout or a lost connection, with the same message id.
+
+    The call may have run although there was no reply. A server with ``deduplication`` runs it once
+    and sends the same reply again.
+
+    Args:
+        attempts: how often a call is made in all, the first time included.
+        backoff: the delays between the attempts.
+        when: decides whether to call again, as a function of the error and of the number of the
+            attempt. By default, after a timeout and when the connection was lost.
+
+    Raises:
+        ConfigurationError: an option is invalid.
+
+    Example:
+        >>> CallRetry(attempts=5, backoff=Exponential(0.5)).backoff.wait(attempt=2)
+        1.0
+    """
+
+    attempts: int = 3
+    backoff: Backoff = Exponential(0.1, max_delay=5.0)  # noqa: RUF009 - frozen
+    when: Callable[[Exception, int], bool] | None = None
+
+    def __post_init__(self) -> None:
+        whole_number(self.attempts, "CallRetry: attempts", minimum=1)
+        if not callable(getattr(self.backoff, "wait", None)):
+            raise ConfigurationError(
+                f"CallRetry: backoff must be Fixed(…) or Exponential(…), got {self.backoff!r}"
+            )
+        if self.when is not None and not callable(self.when):
+            raise ConfigurationError(f"CallRetry: when must be a function, got {self.when!r}")
+
+    def again(self, error: Exception, attempt: int) -> bool:
+        """Whether to call again after ``error`` in the attempt with that number.
+
+        Example:
+            >>> CallRetry(attempts=2).again(RpcTimeoutError("no reply"), attempt=2)
+            False
+        """
+        if attempt >= self.attempts:
+            return False
+        if self.when is not None:
+            return bool(self.when(error, attempt))
+        return isinstance(error, _NO_REPLY)
+
+
+class _CallOptions(TypedDict, total=False):
+    """Options of ``RpcClient.call``, for its overloads."""
+
+    timeout: Seconds | None
+    correlation_id: str | None
+    metadata: Mapping[str, object] | None
+    message_id: str | None
+    priority: int | None
+
+
+class RpcClient(MessageService):
     """Calls the commands of one server, or of several that share a queue.
 
     Any number of calls may be under way at once. Used from one event loop.
@@ -58,8 +114,7 @@ class RpcClient:
         retry: whether a call without a reply is made again; None: never.
         recovery: what happens to requests while there is no connection. By default they wait.
         circuit_breaker: fails calls at once while the broker keeps failing; None: none.
-        journal: records what is sent and handled, for the data pipeline:
-            ``matador.observe.Journal``. None: nothing is recorded.
+        **options: see ``ServiceOptions``.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -70,6 +125,8 @@ class RpcClient:
         ...     await client.notify("LOG", {"text": "hi"})
     """
 
+    _way: ClassVar[Way] = "rpc"
+
     def __init__(
         self,
         url: str | Transport,
@@ -79,96 +136,58 @@ class RpcClient:
         retry: CallRetry | None = None,
         recovery: Recovery | None = None,
         circuit_breaker: CircuitBreaker | None = None,
-        journal: Recorder | None = None,
-        clock: Clock | None = None,
+        **options: Unpack[ServiceOptions],
     ) -> None:
-        if not isinstance(queue, str) or not queue.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
-            raise ConfigurationError(f"RpcClient: queue must be a non-empty text, got {queue!r}")
-        where = self._where = f"RpcClient({queue!r})"
-        self._queue = queue
-        self._timeout = seconds(timeout, f"{where}: timeout", minimum=0.001)
+        self._queue = non_empty(queue, "RpcClient: queue")
+        super().__init__(f"RpcClient({queue!r})", url, recovery=recovery, **options)
+        self._timeout = seconds(timeout, f"{self._where}: timeout", minimum=0.001)
+        if retry is not None and not isinstance(retry, CallRetry):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise ConfigurationError(
+                f"{self._where}: retry must be a CallRetry, got {retry!r}; write "
+                f"retry=CallRetry(attempts=3)"
+            )
+        check_arguments(self._where, circuit_breaker=circuit_breaker)
         self._retry = retry
-        self._recovery = recovery
         self._breaker = circuit_breaker
-        self._clock = clock or SystemClock()
-        self._recording = recording_of(journal, "rpc", where, self._clock)
-        self._connection = Connection(url, where, recovery)
-        self._changing = asyncio.Lock()
-        self._outbox: Outbox | None = None
         self._replies: Replies | None = None
-        self._end_observing: Callable[[], None] = lambda: None
-        self._pending: set[_Call] = set()
+        self._pending: set[Waiting] = set()
         self._decoders: dict[Any, Callable[[bytes], Any]] = {}
-        self._metrics = RpcClientMetrics()
 
     def __repr__(self) -> str:
         return f"{self._where[:-1]}, {self.health().status})"
 
+    _elsewhere = "use client.sync(), which any thread may call, or another one for this loop"
+
+    def another(self) -> Self:
+        other = super().another()
+        other._replies, other._pending, other._decoders = None, set(), {}
+        return other
+
+    def sync(self) -> SyncRpcClient:
+        """The blocking form of the client, for code without an event loop. See ``Blocking``.
+
+        Example:
+            >>> total = client.sync().call("ADD", Add(1, 2), timeout=5, result_type=int)
+        """
+        return self._blocking(SyncRpcClient)
+
     # -- life -------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+    async def _open(self, transport: Transport) -> None:
+        self._replies = await Replies.open(transport)
+        self._at_end("stop receiving replies", self._close_replies)
+        self._open_outbox(transport, recovery=self._recovery, breaker=self._breaker)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
+    def _receiving_stopped(self) -> None:
+        """Calls that wait fail at once; notifications are still confirmed."""
+        for call in list(self._pending):
+            call.fail(ShuttingDownError(f"{self._where} was shut down before the reply came"))
 
-    async def start(self) -> None:
-        """Connect. Idempotent.
-
-        Raises:
-            ConnectionFailedError: the broker cannot be reached, or refuses.
-            UnsupportedError: the transport cannot receive replies.
-        """
-        async with self._changing:
-            if self._outbox is not None:
-                return
-            self._end_observing = await self._connection.open(self)
-            try:
-                transport = self._connection.transport
-                self._replies = await Replies.open(transport)
-                if self._recording is not None:
-                    self._recording.start(transport.name)
-                self._outbox = Outbox(
-                    transport,
-                    recovery=self._recovery,
-                    breaker=self._breaker,
-                    clock=self._clock,
-                    recording=self._recording,
-                )
-            except BaseException:
-                self._end_observing()
-                await self._connection.close()
-                raise
-
-    async def close(self, timeout: Seconds = 5.0) -> None:
-        """Fail the calls that wait, and disconnect. Idempotent.
-
-        Notifications that were not confirmed yet are waited for, for at most ``timeout`` seconds.
-        Those that are still not confirmed fail with ``SendUnconfirmedError``: they may be stored.
-        """
-        limit = seconds(timeout, f"{self._where} close: timeout")
-        async with self._changing:
-            outbox, replies = self._outbox, self._replies
-            if outbox is None or replies is None:
-                return
-            self._outbox = self._replies = None
-            for call in list(self._pending):
-                call.fail(ShuttingDownError(f"{self._where} was closed before the reply came"))
-            self._end_observing()
-            deadline = Deadline(limit, self._where)
-            try:
-                await outbox.close(limit)
-                if self._recording is not None:
-                    await self._recording.stop()
-                await replies.close()
-            finally:
-                await self._connection.close(deadline)
+    async def _close_replies(self) -> None:
+        replies, self._replies = self._replies, None
+        self._receiving_stopped()  # for calls that were made while it was shutting down
+        if replies is not None:
+            await replies.close()
 
     # -- calling ----------------------------------------------------------------------------------
 
@@ -179,10 +198,7 @@ class RpcClient:
         data: object = None,
         *,
         result_type: type[T],
-        timeout: Seconds | None = None,
-        correlation_id: str | None = None,
-        metadata: Mapping[str, object] | None = None,
-        message_id: str | None = None,
+        **options: Unpack[_CallOptions],
     ) -> T: ...
 
     @overload
@@ -192,10 +208,7 @@ class RpcClient:
         data: object = None,
         *,
         result_type: Any = Any,
-        timeout: Seconds | None = None,
-        correlation_id: str | None = None,
-        metadata: Mapping[str, object] | None = None,
-        message_id: str | None = None,
+        **options: Unpack[_CallOptions],
     ) -> Any: ...
 
     async def call(
@@ -208,6 +221,7 @@ class RpcClient:
         correlation_id: str | None = None,
         metadata: Mapping[str, object] | None = None,
         message_id: str | None = None,
+        priority: int | None = None,
     ) -> Any:
         """Call a command and return its result. Cancelling the call forgets it.
 
@@ -220,6 +234,11 @@ class RpcClient:
             metadata: headers for the handler: texts and whole numbers.
             message_id: the id of the request, by which servers find duplicates; a new one by
                 default.
+            priority: requests with a higher one are handled first, where the queue has priorities.
+
+        Example:
+            >>> await client.call("ADD", Add(1, 2), timeout=5, result_type=int)
+            3
 
         Raises:
             RemoteError: the handler has failed, or there is none.
@@ -234,31 +253,44 @@ class RpcClient:
             limit = seconds(timeout, f"{self._where}: timeout", minimum=0.001)
         decode = None if result_type is Any else self._decoder(result_type)
         name = command_name(command, self._where)
-        with traced_send(self._recording, "call", name, self._queue, metadata) as more:
-            return await self._call(name, data, limit, decode, correlation_id, more, message_id)
+        check_ids(self._where, message_id, correlation_id)
+        self._may_send()
+
+        def call(more: Mapping[str, object] | None) -> Awaitable[Any]:
+            request = self._request(name, data, more, message_id, priority)
+            return self._call(name, request, limit, decode, correlation_id, is_new=not message_id)
+
+        return await self._sending("call", name, self._queue, metadata, call)
 
     async def _call(
         self,
         name: str,
-        data: object,
+        request: Message,
         limit: float,
         decode: Callable[[bytes], Any] | None,
         correlation_id: str | None,
-        metadata: Mapping[str, object] | None,
-        message_id: str | None,
+        *,
+        is_new: bool,
     ) -> Any:
-        request = self._request(name, data, metadata, message_id)
-        request = self._to_be_answered(request, correlation_id, message_id is not None)
+        self._may_send()
+        assert self._replies is not None, "opened before the outbox, and closed after it"
+        # Nothing but its reply is found by the correlation id of the request.
+        unique = request.id if is_new else self._clock.new_id()
+        if correlation_id is not None:
+            if self._replies.is_free(correlation_id):
+                unique = correlation_id
+            else:
+                headers = {**request.headers, CORRELATION_ID: correlation_id}
+                request = msgspec.structs.replace(request, headers=headers)
         attempt = 1
         while True:
             try:
-                return await self._attempt(name, request, limit, decode)
+                return await self._attempt(name, request, unique, limit, decode)
             except Exception as error:
                 if self._retry is None or not self._retry.again(error, attempt):
                     raise
-                pause = self._retry.delay_after(attempt)
+                pause = self._retry.backoff.wait(attempt)
             attempt += 1
-            self._metrics.retries += 1
             await asyncio.sleep(pause)
 
     async def notify(
@@ -269,11 +301,15 @@ class RpcClient:
         correlation_id: str | None = None,
         metadata: Mapping[str, object] | None = None,
         message_id: str | None = None,
+        priority: int | None = None,
     ) -> str:
         """Have a command run without waiting for its result; returns the id of the request.
 
         Returns once the broker has stored the request. A handler that fails is tried again as the
         server's ``AckStrategy`` says.
+
+        Example:
+            >>> id = await client.notify("LOG", {"text": "hi"})
 
         Raises:
             InvalidMessageError: the data cannot be written.
@@ -281,13 +317,20 @@ class RpcClient:
             TransportError: the request was not sent; see its type.
         """
         name = command_name(command, self._where)
-        outbox, _ = self._opened()
-        with traced_send(self._recording, "send", name, self._queue, metadata) as more:
-            request = self._request(name, data, more, message_id)
+        check_ids(self._where, message_id, correlation_id)
+        self._may_send()
+
+        async def send(more: Mapping[str, object] | None) -> str:
+            request = self._request(name, data, more, message_id, priority)
             properties = Properties(type=name, correlation_id=correlation_id or request.id)
-            await outbox.begin(_with(request, properties))
-        self._metrics.notified += 1
-        return request.id
+            request = msgspec.structs.replace(request, properties=properties)
+            try:
+                await self._send(self._parcel(request, name))
+            except QueueNotFoundError as error:
+                raise self._unserved(error) from error
+            return request.id
+
+        return await self._sending("send", name, self._queue, metadata, send)
 
     def _request(
         self,
@@ -295,105 +338,81 @@ class RpcClient:
         data: object,
         metadata: Mapping[str, object] | None,
         message_id: str | None,
+        priority: int | None,
     ) -> Message:
         where = f"{self._where}: {command}"
+        optional_whole_number(priority, f"{where}: priority", minimum=0)
         body = encode_data(data, f"{where}: the data", InvalidMessageError)
         headers = metadata_headers(metadata, where)
-        return Message(message_id or self._clock.new_id(), self._queue, body, headers)
-
-    def _to_be_answered(
-        self, request: Message, correlation_id: str | None, own_id: bool
-    ) -> Message:
-        """The request with a correlation id by which nothing but its reply is found."""
-        _, replies = self._opened()
-        headers: Headers = request.headers
-        if correlation_id is None:
-            unique = self._clock.new_id() if own_id else request.id
-        elif replies.is_free(correlation_id):
-            unique = correlation_id
-        else:
-            unique = self._clock.new_id()
-            headers = {**headers, CORRELATION_ID: correlation_id}
-        return _with(request, Properties(correlation_id=unique), headers)
+        id_ = message_id or self._clock.new_id()
+        return Message(id_, self._queue, body, headers, priority=priority)
 
     async def _attempt(
         self,
         command: str,
         request: Message,
+        correlation_id: str,
         limit: float,
         decode: Callable[[bytes], Any] | None,
     ) -> Any:
         """Make a call once."""
-        outbox, replies = self._opened()
-        given = request.properties
-        assert given is not None
-        assert given.correlation_id is not None
+        outbox, replies = self._may_send(), self._replies
+        assert replies is not None, "opened before the outbox, and closed after it"
         properties = Properties(
             reply_to=replies.address,
-            correlation_id=given.correlation_id,
+            correlation_id=correlation_id,
             type=command,
             expires_at=self._clock.time() + limit,
             transient=True,
         )
         loop = asyncio.get_running_loop()
-        call = _Call(loop.create_future())
+        call = Waiting(loop.create_future())
         self._pending.add(call)
-        replies.waiting[given.correlation_id] = call
-        sending = outbox.begin(_with(request, properties))
+        replies.waiting[correlation_id] = call
+        request = msgspec.structs.replace(request, properties=properties)
+        sending = outbox.begin(self._parcel(request, command))
         sending.add_done_callback(lambda sent: self._sent(call, sent))
         timer = loop.call_later(limit, self._expire, call, command, limit)
-        metrics = self._metrics
-        metrics.calls += 1
         try:
-            result = read_reply(await call.reply, decode, command)
-            metrics.succeeded += 1
-            return result
-        except BaseException as error:
-            self._count(error)
-            raise
+            return read_reply(await call.reply, decode, command)
         finally:
             timer.cancel()
             if not sending.done():
                 sending.cancel()
             self._pending.discard(call)
-            if replies.waiting.get(given.correlation_id) is call:
-                del replies.waiting[given.correlation_id]
+            if replies.waiting.get(correlation_id) is call:
+                del replies.waiting[correlation_id]
 
-    def _sent(self, call: _Call, sent: asyncio.Future[int]) -> None:
+    def _sent(self, call: Waiting, sent: asyncio.Future[int]) -> None:
         """The outcome of sending a request is known."""
         if sent.cancelled():
             return
         error = sent.exception()
         if error is None:
             call.sent = True
-            if self._state.status != "connected":  # lost before anybody could know it was sent
-                call.fail(_lost(self._queue, self._state))
+            self._connection_state_changed(self._broker.transport.state)  # it may be lost by now
         elif isinstance(error, SendTimeoutError):
             call.fail(_caused(RpcTimeoutError(f"{self._queue}: {error}"), error))
         elif isinstance(error, SendUnconfirmedError):
             call.fail(_caused(ConnectionLostError(f"{self._queue}: {error}"), error))
+        elif isinstance(error, QueueNotFoundError):
+            call.fail(self._unserved(error))
         else:
             call.fail(error)
 
-    def _expire(self, call: _Call, command: str, limit: float) -> None:
+    def _unserved(self, error: QueueNotFoundError) -> MatadorError:
+        """The error for a queue that no server has created. A client has no topology."""
+        return _caused(
+            QueueNotFoundError(
+                f"{self._where}: no server has created the queue {self._queue!r}; start one with "
+                f"RpcServer(…, queue={self._queue!r}) on the same broker, or correct the name"
+            ),
+            error,
+        )
+
+    def _expire(self, call: Waiting, command: str, limit: float) -> None:
         where = "" if call.sent else "; the request was not sent, or not confirmed"
         call.fail(RpcTimeoutError(f"{self._queue}: no reply to {command} in {limit:g} s{where}"))
-
-    def _count(self, error: BaseException) -> None:
-        metrics = self._metrics
-        match error:
-            case RemoteError():
-                metrics.remote_errors += 1
-            case RpcTimeoutError():
-                metrics.timeouts += 1
-            case ConnectionLostError():
-                metrics.connection_losses += 1
-            case InvalidMessageError():
-                metrics.unreadable += 1
-            case asyncio.CancelledError():
-                metrics.cancelled += 1
-            case _:
-                metrics.not_sent += 1
 
     def _decoder(self, kind: Any) -> Callable[[bytes], Any]:
         try:
@@ -406,30 +425,16 @@ class RpcClient:
                 self._decoders[kind] = found
         return found
 
-    def _opened(self) -> tuple[Outbox, Replies]:
-        outbox, replies = self._outbox, self._replies
-        if outbox is None or replies is None:
-            raise NotStartedError(f"{self._where} is not started; use `async with`, or start()")
-        return outbox, replies
-
-    # -- the connection ---------------------------------------------------------------------------
-
-    @property
-    def _state(self) -> ConnectionState:
-        try:
-            return self._connection.transport.state
-        except NotStartedError:
-            return _NO_CONNECTION
-
-    def connection_changed(self, transport: str, state: ConnectionState) -> None:
-        """See ``TransportObserver``. Replies to what was sent before will not come any more."""
+    def _connection_state_changed(self, state: ConnectionState) -> None:
+        """Replies to what was sent over a connection that is lost will not come any more."""
         if state.status != "connected":
+            lost = (
+                f"{self._queue}: the connection was lost before the reply came, so the call may or "
+                f"may not have run"
+            )
             for call in list(self._pending):
                 if call.sent:
-                    call.fail(_lost(self._queue, state))
-
-    def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
-        """See ``TransportObserver``."""
+                    call.fail(_caused(ConnectionLostError(lost), state.error))
 
     # -- what it looks like -----------------------------------------------------------------------
 
@@ -443,58 +448,21 @@ class RpcClient:
         """How many calls wait for their reply."""
         return len(self._pending)
 
-    def health(self) -> MessagingHealth:
-        """How it is doing."""
-        outbox = self._outbox
-        if outbox is None:
-            return MessagingHealth(_NO_CONNECTION)
-        return MessagingHealth(self._state, circuit=outbox.circuit, buffered=outbox.buffered)
 
-    def metrics(self) -> RpcClientMetrics:
-        """What it has done so far."""
-        return replace(self._metrics)
-
-
-class _Call:
-    """A call that waits for its reply."""
-
-    __slots__ = ("reply", "sent")
-
-    def __init__(self, reply: asyncio.Future[Delivery]) -> None:
-        self.reply = reply
-        self.sent = False
-        """The broker has confirmed the request."""
-
-    def answered(self, reply: Delivery) -> None:
-        """See ``Waiting``."""
-        if not self.reply.done():
-            self.reply.set_result(reply)
-
-    def fail(self, error: BaseException) -> None:
-        """There will be no reply."""
-        if not self.reply.done():
-            self.reply.set_exception(error)
-
-
-def _with(request: Message, properties: Properties, headers: Headers | None = None) -> Message:
-    return Message(
-        request.id,
-        request.queue,
-        request.body,
-        request.headers if headers is None else headers,
-        properties=properties,
-    )
-
-
-def _lost(queue: str, state: ConnectionState) -> ConnectionLostError:
-    error = ConnectionLostError(
-        f"{queue}: the connection was lost before the reply came, so the call may or may not "
-        f"have run"
-    )
-    error.__cause__ = state.error
-    return error
-
-
-def _caused(error: MatadorError, cause: BaseException) -> MatadorError:
+def _caused(error: MatadorError, cause: BaseException | None) -> MatadorError:
     error.__cause__ = cause
     return error
+
+
+class SyncRpcClient(Blocking[RpcClient]):
+    """``client.sync()``: a client for code without an event loop. See ``Blocking``.
+
+    Example:
+        >>> maths = RpcClient("amqp://localhost", queue="maths").sync()
+        >>> total = maths.call("ADD", Add(1, 2), timeout=5, result_type=int)
+    """
+
+    _called = "client"
+
+    call = blocking(RpcClient.call)
+    notify = blocking(RpcClient.notify)

@@ -1,6 +1,7 @@
 """Receives replies, and hands each to the call that waits for it.
 
-A transport has one place for replies. Clients that share a transport share its ``Replies``, too.
+A transport has one place for replies. Clients that share a transport share its ``Replies``, which
+it keeps for them.
 """
 
 from __future__ import annotations
@@ -8,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from typing import Protocol
-from weakref import WeakKeyDictionary
 
 from matador.errors import UnsupportedError
 from matador.model.message import Delivery
@@ -23,15 +22,26 @@ _AT_ONCE = 1000
 _MOST_USED = 10_000
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
-_shared: WeakKeyDictionary[Transport, Replies] = WeakKeyDictionary()
 
-
-class Waiting(Protocol):
+class Waiting:
     """A call that waits for its reply."""
+
+    __slots__ = ("reply", "sent")
+
+    def __init__(self, reply: asyncio.Future[Delivery]) -> None:
+        self.reply = reply
+        self.sent = False
+        """The broker has confirmed the request."""
 
     def answered(self, reply: Delivery) -> None:
         """The reply is here. Raises nothing."""
-        ...
+        if not self.reply.done():
+            self.reply.set_result(reply)
+
+    def fail(self, error: BaseException) -> None:
+        """There will be no reply."""
+        if not self.reply.done():
+            self.reply.set_exception(error)
 
 
 class Replies:
@@ -61,9 +71,7 @@ class Replies:
                 f"the transport {transport.name!r} cannot receive replies, so it cannot be used "
                 f"for calls; use RabbitMQ, Redis, SQLite or memory"
             )
-        found = _shared.get(transport)
-        if found is None:
-            found = _shared[transport] = cls()
+        found: Replies = transport.shared.setdefault(cls, cls())
         async with found._opening:
             await found._start(transport)
         return found

@@ -2,81 +2,64 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, TypeVar, Unpack
 
-from matador.errors import ConfigurationError, LifecycleError
-from matador.messages.connection import Connection
-from matador.messages.counters import MessageCounters
-from matador.messages.dead_letters import DeadLetterProcessor, processor_of
-from matador.messages.functions import MessageFunction, read_function
-from matador.messages.handler import MAX_DELIVERIES, HandlingOptions
-from matador.messages.health import MessagingHealth
-from matador.messages.outbox import Outbox
-from matador.messages.recording import recording_of
-from matador.model.message import ConnectionState
-from matador.model.options import Seconds, optional_seconds, seconds, whole_number
-from matador.model.topology import (
-    DeadLetterQueue,
-    DeadLetters,
-    Topology,
-    WorkQueue,
-    dead_letter_name,
-)
-from matador.policy.ack import DEAD_LETTER, AckStrategy, DeadLetterOptions
-from matador.policy.dedup import Deduplication
-from matador.policy.recovery import Recovery
+from matador.errors import LifecycleError, UnsupportedError
+from matador.model.arguments import check_arguments
+from matador.model.message import Delivery
+from matador.model.options import Seconds, optional_seconds, optional_whole_number
+from matador.model.topology import Topology, WorkQueue
+from matador.policy.ack import DeadLetterOptions
+from matador.policy.retry import may_run_again
 from matador.policy.validation import Validation
-from matador.rpc.context import RpcContext
-from matador.rpc.handler import RpcHandler, command_of
+from matador.rpc.way import RpcContext, RpcWay, command_of, kept_properties
 from matador.rpc.wire import command_name
-from matador.runtime.deadline import GRACE, Deadline
-from matador.runtime.dedup import Deduplicator
-from matador.runtime.process import run as run_process
-from matador.runtime.recorder import Recorder
-from matador.runtime.settle import Handler
-from matador.runtime.worker import DeliveryWorker
-from matador.transports.base import Transport
-from matador.transports.clock import Clock, SystemClock
+from matador.runtime.facts import Way
+from matador.runtime.functions import MessageFunction, read_function
+from matador.runtime.message_service import (
+    HandlerOptions,
+    MessageReceiver,
+    ReceiverOptions,
+    work_queue,
+)
+from matador.runtime.messages import MessageReader, MessageRoute, MessageWork
+from matador.transports.base import Choosing, Transport
 
 log = logging.getLogger("matador.rpc")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NO_CONNECTION = ConnectionState("disconnected")
+_CONCURRENCY = 100
+
 _NOT_IN_A_NAMESPACE = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class RpcServer:
+class RpcServer(MessageReceiver):
     """Handles commands that arrive in a queue. Several servers may share one.
 
-    A call that fails is answered with an error at once, and not tried again. Without a caller that
-    waits (``notify``), ``ack`` decides. Requests whose caller has stopped waiting are not run.
+    A call that fails is answered with an error at once, and not tried again unless the handler
+    raises ``DoRetry``. Without a caller that waits (``notify``), the retry policy decides. Requests
+    whose caller has stopped waiting are not run.
 
     Args:
         url: the URL of the broker, or a transport. A transport that is given is connected, and
             never disconnected.
-        queue: the name of the queue, as it is on the broker.
-        concurrency: how many requests are handled at once.
-        ack: when requests are acknowledged, and how failed notifications are tried again.
-        dead_letters: whether requests that failed are kept in ``{queue}.dlq``. None: they are not,
-            and the queue is declared plainly. Existing queues keep their arguments.
-        validation: what requests must be like.
-        deduplication: runs requests with the same key once, and sends its reply to all of them.
-        handler_timeout: seconds that a handler may take; None: any time.
+        queue: the name of the queue, as it is on the broker, or a ``WorkQueue`` with its options.
+        concurrency: how many requests are handled at once. None: as the queue says, or 100.
+        dead_letters: whether and how requests that failed are kept, in ``{queue}.dlq``. By default
+            they are. Not kept is a request whose caller was told why on purpose: by a
+            ``RemoteError``, or because the command is unknown or its data invalid. Existing queues
+            keep their arguments.
         slow_call: seconds after which a call is logged as slow; None: never.
         hide_errors: callers are not told what unexpected exceptions say, only their names. Raise a
             ``RemoteError`` to tell them something.
         create: False: the queue must be there, on RabbitMQ; it is used as it is.
-        journal: records what is sent and handled, for the data pipeline:
-            ``matador.observe.Journal``. None: nothing is recorded.
-        recovery: what happens to replies while there is no connection. By default they wait.
+        **options: see ``ReceiverOptions``.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -89,65 +72,44 @@ class RpcServer:
         >>> server.run()  # until SIGTERM; in a program of yours: async with server
     """
 
+    _way: ClassVar[Way] = "rpc"
+
     def __init__(
         self,
         url: str | Transport,
         *,
-        queue: str,
-        concurrency: int = 100,
-        ack: AckStrategy | None = None,
+        queue: str | WorkQueue,
+        concurrency: int | None = None,
         dead_letters: DeadLetterOptions | bool | None = None,
-        validation: Validation | None = None,
-        deduplication: Deduplication | None = None,
-        handler_timeout: Seconds | None = None,
         slow_call: Seconds | None = None,
         hide_errors: bool = False,
         create: bool = True,
-        recovery: Recovery | None = None,
-        journal: Recorder | None = None,
-        clock: Clock | None = None,
+        **options: Unpack[ReceiverOptions],
     ) -> None:
-        if not isinstance(queue, str) or not queue.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
-            raise ConfigurationError(f"RpcServer: queue must be a non-empty text, got {queue!r}")
-        where = self._where = f"RpcServer({queue!r})"
-        self._queue = queue
-        self._concurrency = whole_number(concurrency, f"{where}: concurrency", minimum=1)
-        self._letters = DeadLetterOptions.of(dead_letters)
-        validation = validation or Validation()
+        optional_whole_number(concurrency, "RpcServer: concurrency", minimum=1)
+        work = work_queue(queue, "RpcServer", create=create, concurrency=concurrency)
+        self._queue = work.name
+        where = f"RpcServer({self._queue!r})"
+        self._concurrency = work.concurrency or _CONCURRENCY
+        check_arguments(where, validation=options.get("validation"))
+        validation = options.get("validation") or Validation()
         if validation.null is None:
-            validation = replace(validation, null=True)
-        self._options = HandlingOptions(
-            ack=ack or AckStrategy(),
-            dead_letters=self._letters.enabled,
-            validation=validation,
-            timeout=optional_seconds(handler_timeout, f"{where}: handler_timeout", minimum=0.001),
-        )
-        self._topology = _topology(queue, self._concurrency, self._letters, create)
-        self._processor: MessageFunction | None = None
-        if self._letters.enabled and self._letters.handler is not None:
-            read = _read(self._letters.handler, f"{where}: handler of dead letters")
-            self._processor = processor_of(read)
-        self._deduplication = deduplication
+            options["validation"] = replace(validation, null=True)
+        letters = DeadLetterOptions.of(dead_letters)
+        options.setdefault("timeout", work.consumer_timeout)
+        super().__init__(where, url, letters=letters, context=RpcContext, **options)
+        work = work.named(create=create, concurrency=self._concurrency)
+        self._topology = Topology(_namespace(work.name), queues=[work], dead_letters=self._kept())
         self._slow_call = optional_seconds(slow_call, f"{where}: slow_call")
         self._hide_errors = hide_errors
-        self._recovery = recovery
-        self._clock = clock or SystemClock()
-        self._recording = recording_of(journal, "rpc", self._where, self._clock)
-        self._connection = Connection(url, where, recovery)
-        self._commands: dict[str, MessageFunction] = {}
-        self._counters = MessageCounters()
-        self._changing = asyncio.Lock()
-        self._worker: DeliveryWorker | None = None
-        self._letter_worker: DeliveryWorker | None = None
-        self._outbox: Outbox | None = None
-        self._dedup: Deduplicator | None = None
+        self._commands: dict[str, MessageRoute] = {}
 
     def __repr__(self) -> str:
         return f"{self._where[:-1]}, {', '.join(self.commands) or 'no commands'})"
 
     # -- commands ---------------------------------------------------------------------------------
 
-    def handler(self, command: str) -> Callable[[F], F]:
+    def handler(self, command: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
         """Register a function for a command; see ``register``.
 
         Example:
@@ -157,29 +119,40 @@ class RpcServer:
         """
 
         def registered(function: F) -> F:
-            self.register(command, function)
+            self.register(command, function, **options)
             return function
 
         return registered
 
-    def register(self, command: str, function: Callable[..., Any]) -> None:
+    def register(
+        self, command: str, function: Callable[..., Any], **options: Unpack[HandlerOptions]
+    ) -> None:
         """Handle a command with a function, sync or async, now or while the server runs.
 
         Its parameters are filled by their types: an ``RpcContext`` gets the context, the other one
         gets the data of the request in its type. What it returns is the reply. A function that was
-        registered for the command before is replaced.
+        registered for the command before is replaced. ``options``: see ``HandlerOptions``.
 
         Raises:
             ConfigurationError: the command is empty, or the function cannot be called so.
+
+        Example:
+            >>> server.register("ADD", add, timeout=5)
         """
         name = command_name(command, self._where)
-        read = _read(function, f"{self._where}: {name}")
+        read = read_function(function, f"{self._where}: {name}", context=RpcContext)
+        route = self._route(read, options)
         if name in self._commands:
             log.info("%s: the handler of %s is replaced", self._where, name)
-        self._commands[name] = read
+        self._commands[name] = route
 
     def unregister(self, command: str) -> bool:
-        """Handle a command no longer; whether it was handled."""
+        """Handle a command no longer; whether it was handled.
+
+        Example:
+            >>> server.unregister("ADD")
+            True
+        """
         return self._commands.pop(command_name(command, self._where), None) is not None
 
     @property
@@ -190,131 +163,60 @@ class RpcServer:
     @property
     def functions(self) -> Mapping[str, MessageFunction]:
         """The functions that handle them, by command."""
-        return dict(sorted(self._commands.items()))
+        return {name: route.function for name, route in sorted(self._commands.items())}
 
     # -- life -------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+    def _check(self) -> None:
+        if not self._commands:
+            raise LifecycleError(
+                f"{self._where} has no handlers; register one with @server.handler(…) first"
+            )
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        """Connect, create the queue, and begin to handle requests. Idempotent.
-
-        Raises:
-            LifecycleError: there is no handler.
-            ConnectionFailedError: the broker cannot be reached, or refuses.
-            QueueNotFoundError: the queue is not there, and ``create`` is False.
-        """
-        async with self._changing:
-            if self._worker is not None:
-                return
-            if not self._commands:
-                raise LifecycleError(
-                    f"{self._where} has no handlers; register one with @server.handler(…) first"
-                )
-            await self._connection.open()
-            try:
-                await self._start(self._connection.transport)
-            except BaseException:
-                await self._stop(0.0)
-                raise
-
-    async def _start(self, transport: Transport) -> None:
-        await self._connection.apply(self._topology)
-        self._outbox = Outbox(transport, recovery=self._recovery, clock=self._clock)
-        if self._deduplication is not None:
-            self._dedup = Deduplicator(self._deduplication)
-            await self._dedup.open()
-        self._worker = worker = DeliveryWorker(
-            transport, clock=self._clock, max_deliveries=MAX_DELIVERIES
+    async def _open(self, transport: Transport) -> None:
+        if isinstance(transport, Choosing):
+            raise UnsupportedError(
+                f"{self._where}: the group {transport.name!r} would send replies over its first "
+                f"transport, and not over that of the request; start a server for each transport"
+            )
+        await self._broker.apply(self._topology)
+        outbox = self._open_outbox(transport, recovery=self._recovery)
+        await self._receive(
+            transport,
+            lambda options, _: RpcWay(
+                options,
+                self._commands,
+                outbox,
+                hide_errors=self._hide_errors,
+                slow_call=self._slow_call,
+            ),
+            {self._queue: self._concurrency},
+            read_ahead=lambda _: all(
+                may_run_again(one.idempotent) for one in self._commands.values()
+            ),
         )
-        handler = RpcHandler(
-            worker,
-            self._options,
-            commands=self._commands,
-            outbox=self._outbox,
-            hide_errors=self._hide_errors,
-            slow_call=self._slow_call,
-            counters=self._counters,
-            dedup=self._dedup,
-            clock=self._clock,
+
+    @property
+    def topology(self) -> Topology:
+        """The queue that it creates."""
+        return self._topology
+
+    @property
+    def reader(self) -> MessageReader:
+        """Reads the requests that are stored in its queue."""
+        return MessageReader(
+            self._validation,
+            name_of=command_of,
+            routes_of=self._routes_of,
+            kept_properties=kept_properties,
         )
-        recorded: Handler = handler
-        if self._recording is not None:
-            self._recording.start(transport.name)
-            recorded = self._recording.handling(handler)
-        await worker.start(recorded, {self._queue: self._concurrency})
-        if self._processor is not None:
-            await self._process_letters(transport, self._processor)
 
-    async def _process_letters(self, transport: Transport, function: MessageFunction) -> None:
-        self._letter_worker = worker = DeliveryWorker(transport, clock=self._clock)
-        processor = DeadLetterProcessor(
-            worker,
-            function,
-            arrived=lambda arrival: (arrival, None, command_of(arrival)),
-            counters=MessageCounters(),
-            clock=self._clock,
-        )
-        letters = dead_letter_name(self._queue, DEAD_LETTER)
-        await worker.start(processor, {letters: self._concurrency})
+    def _routes_of(self, delivery: Delivery, queue: str) -> Sequence[MessageRoute]:
+        found = self._commands.get(command_of(delivery))
+        return () if found is None else (found,)
 
-    async def stop(self, timeout: Seconds = 30.0, *, force: bool = False) -> None:
-        """Receive no more requests, wait for those that run, and disconnect. Idempotent.
-
-        Args:
-            timeout: seconds to wait. Then handlers are cancelled, and their requests are given
-                back: another server runs them. That takes a few seconds at most, even if the
-                broker does not answer.
-            force: True: do not wait at all.
-        """
-        limit = seconds(timeout, f"{self._where} stop: timeout")
-        if force and self._worker is not None and self._changing.locked():
-            await self._worker.interrupt(GRACE)  # a stop that waits ends now
-        async with self._changing:
-            await self._stop(0.0 if force else limit)
-
-    async def _stop(self, limit: float) -> None:
-        outbox, dedup = self._outbox, self._dedup
-        workers = [one for one in (self._worker, self._letter_worker) if one is not None]
-        deadline = Deadline(limit + GRACE, self._where)
-        try:
-            await asyncio.gather(*(self._end(worker, limit, deadline) for worker in workers))
-            if outbox is not None:
-                await outbox.close(min(GRACE, deadline.left))
-            if dedup is not None:
-                await deadline.do_last(dedup.close(), "close the store of duplicates")
-            if self._recording is not None:
-                await self._recording.stop()
-        finally:
-            self._worker = self._letter_worker = self._outbox = self._dedup = None
-            await self._connection.close(deadline)
-
-    async def _end(self, worker: DeliveryWorker, limit: float, deadline: Deadline) -> None:
-        abandoned = await worker.end(limit, deadline)
-        if abandoned:
-            log.warning("%s: stopped early: %s", self._where, ", ".join(abandoned))
-
-    async def shutdown(self) -> None:
-        """``stop`` with its defaults."""
-        await self.stop()
-
-    async def force_shutdown(self) -> None:
-        """``stop`` without waiting."""
-        await self.stop(force=True)
-
-    def run(self) -> None:
-        """Handle requests until SIGTERM or SIGINT, then stop. A second signal forces it."""
-        run_process(self)
+    def _letter_arguments(self, work: MessageWork) -> RpcContext:
+        return RpcContext(work, None)
 
     # -- what it looks like -----------------------------------------------------------------------
 
@@ -324,56 +226,9 @@ class RpcServer:
         return self._queue
 
     @property
-    def is_running(self) -> bool:
-        """It was started, and not stopped."""
-        return self._worker is not None
-
-    @property
     def in_flight(self) -> int:
         """How many requests it is handling."""
-        consumers = () if self._worker is None else self._worker.consumers
-        return sum(consumer.in_progress for consumer in consumers)
-
-    def health(self) -> MessagingHealth:
-        """How it is doing: its connection, and how the queue is being consumed."""
-        worker, outbox, counters = self._worker, self._outbox, self._counters
-        return MessagingHealth(
-            _NO_CONNECTION if outbox is None else self._connection.transport.state,
-            () if worker is None else worker.health,
-            consumes=True,
-            buffered=0 if outbox is None else outbox.buffered,
-            last_message_at=counters.last_message_at,
-            last_error=counters.last_error,
-        )
-
-    def metrics(self) -> MessageCounters:
-        """What it has done so far."""
-        return replace(self._counters)
-
-
-def _read(function: Callable[..., Any], where: str) -> MessageFunction:
-    return read_function(
-        function,
-        where,
-        context=RpcContext,
-        inject={RpcContext: lambda arrived: RpcContext(*arrived)},
-    )
-
-
-def _topology(queue: str, concurrency: int, letters: DeadLetterOptions, create: bool) -> Topology:
-    kept: DeadLetterQueue | bool = False
-    if letters.enabled:
-        kept = DeadLetterQueue(
-            max_length=letters.max_length,
-            ttl=letters.ttl,
-            exchange=letters.exchange,
-            routing_key=letters.routing_key,
-        )
-    return Topology(
-        _namespace(queue),
-        queues=[WorkQueue(queue, exact=True, create=create, concurrency=concurrency)],
-        dead_letters=DeadLetters(unhandled=False, undeliverable=False, dlq=kept),
-    )
+        return self._activity.processing
 
 
 def _namespace(queue: str) -> str:

@@ -7,21 +7,43 @@ Services in other languages read and write the same. An error reply is an object
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from matador.errors import ConfigurationError, InvalidMessageError, RemoteError
 from matador.model.message import Delivery
-from matador.model.text import SHORT_TEXT, error_text, storable_text
+from matador.model.text import BOM, SHORT_TEXT, error_text, storable_text
 
 CORRELATION_ID = "x-matador-correlation-id"
 """The header with the caller's correlation id, if another request has used it before: then the
 request has one of its own, by which its reply is found."""
 
 _parse = msgspec.json.Decoder().decode
-_encode = msgspec.json.encode
-_OF_ERROR = frozenset({"code", "message", "details"})
+
+
+class _Error(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    code: str
+    message: str
+    details: Any = None
+
+
+class _ErrorReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    error: _Error
+
+
+_parse_error = msgspec.json.Decoder(_ErrorReply).decode
+
+
+def non_empty(text: object, what: str) -> str:
+    """A text that was given as an argument.
+
+    Raises:
+        ConfigurationError: it is empty, or not text.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigurationError(f"{what} must be a non-empty text, got {text!r}")
+    return text
 
 
 def command_name(command: object, where: str) -> str:
@@ -30,24 +52,17 @@ def command_name(command: object, where: str) -> str:
     Raises:
         ConfigurationError: it is empty, or not text.
     """
-    if not isinstance(command, str) or not command.strip():
-        raise ConfigurationError(f"{where}: a command must be a non-empty text, got {command!r}")
-    return command.upper()
+    return non_empty(command, f"{where}: a command").upper()
 
 
 def error_reply(code: str, message: str, details: object = None) -> bytes:
     """The body of an error reply. Details that cannot be written as JSON are left out."""
     # A user's RemoteError may have anything as its code and message.
-    error: dict[str, object] = {
-        "code": storable_text(str(code)),
-        "message": storable_text(str(message)),
-    }
-    if details is not None:
-        try:
-            return _encode({"error": {**error, "details": details}})
-        except Exception:  # noqa: BLE001 - whatever they are, the rest must arrive
-            return _encode({"error": error})
-    return _encode({"error": error})
+    code, message = storable_text(str(code)), storable_text(str(message))
+    try:
+        return msgspec.json.encode(_ErrorReply(_Error(code, message, details)))
+    except Exception:  # noqa: BLE001 - whatever the details are, the rest must arrive
+        return msgspec.json.encode(_ErrorReply(_Error(code, message)))
 
 
 def read_reply(delivery: Delivery, decode: Callable[[bytes], Any] | None, command: str) -> Any:
@@ -62,32 +77,22 @@ def read_reply(delivery: Delivery, decode: Callable[[bytes], Any] | None, comman
         RemoteError: it is an error reply.
         InvalidMessageError: it cannot be read, or the result is not of that type.
     """
-    body = delivery.body
+    body = delivery.body.removeprefix(BOM)
+    if b'"error"' in body and delivery.problem is None and (found := _error_in(body)) is not None:
+        raise RemoteError(found.code, found.message, found.details)
     try:
         if delivery.problem is not None:
             raise ValueError(delivery.problem)
-        if decode is not None and b'"error"' not in body:
-            return decode(body)
-        found = _parse(body)
-        error = _error_in(found)
-        if error is None:
-            return found if decode is None else decode(body)
+        return _parse(body) if decode is None else decode(body)
     except Exception as cause:  # a validator of the user's may raise anything
         excerpt = str(body[:100], "utf-8", "replace")
         raise InvalidMessageError(
             f"the reply to {command} cannot be read ({error_text(cause, SHORT_TEXT)}): {excerpt}"
         ) from cause
-    raise error
 
 
-def _error_in(found: Any) -> RemoteError | None:
-    if not isinstance(found, dict) or len(cast("dict[str, Any]", found)) != 1:
+def _error_in(body: bytes) -> _Error | None:
+    try:
+        return _parse_error(body).error
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    error = cast("dict[str, Any]", found).get("error")
-    if not isinstance(error, dict):
-        return None
-    fields = cast("dict[str, Any]", error)
-    code, message = fields.get("code"), fields.get("message")
-    if not isinstance(code, str) or not isinstance(message, str) or not fields.keys() <= _OF_ERROR:
-        return None
-    return RemoteError(code, message, fields.get("details"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from matador.model.options import Seconds, optional_seconds
@@ -13,35 +14,44 @@ class AppState:
     """A look at what is going on.
 
     Attributes:
-        status: where the application stands in its life.
+        status: where the service stands in its life, such as ``running`` or ``paused``.
         processing: messages received and not yet settled.
         enqueuing: sends that were not confirmed yet.
+        waiting: messages that are due wait in this process, to be handled here.
     """
 
     status: str
     processing: int
     enqueuing: int
+    waiting: bool = False
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is being processed and nothing is being sent."""
-        return self.processing == 0 and self.enqueuing == 0
+        """Nothing is being processed or sent, and nothing that is due waits in this process."""
+        return self.processing == 0 and self.enqueuing == 0 and not self.waiting
+
+
+_LOOK_AGAIN = 0.05  # seconds; what waits in the process may also be deleted
 
 
 class Activity:
-    """Counts what is being processed and sent; wakes those who wait for the end of it."""
+    """Counts what is being processed and sent; wakes those who wait for the end of it.
 
-    __slots__ = ("_waiters", "enqueuing", "processing")
+    ``waiting``: whether messages that are due wait in this process, between two that are handled.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_waiters", "enqueuing", "processing", "waiting")
+
+    def __init__(self, waiting: Callable[[], bool] = lambda: False) -> None:
         self.processing = 0
         self.enqueuing = 0
+        self.waiting = waiting
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def idle(self) -> bool:
         """Is nothing going on?"""
-        return self.processing == 0 and self.enqueuing == 0
+        return self.processing == 0 and self.enqueuing == 0 and not self.waiting()
 
     def finished_processing(self, count: int) -> None:
         """``count`` messages are settled."""
@@ -63,7 +73,8 @@ class Activity:
                 while not self.idle:
                     waiter = asyncio.get_running_loop().create_future()
                     self._waiters.append(waiter)
-                    await waiter
+                    between = self.processing == 0 and self.enqueuing == 0
+                    await asyncio.wait([waiter], timeout=_LOOK_AGAIN if between else None)
         except TimeoutError:
             return False
         return True

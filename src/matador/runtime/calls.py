@@ -19,8 +19,11 @@ import msgspec
 
 from matador.errors import TimeoutError
 from matador.model.text import error_text
+from matador.runtime.countdown import Countdown
 from matador.runtime.interruption import Interruption
+from matador.runtime.steps import Steps
 from matador.runtime.threads import Threads
+from matador.transports.clock import Alarms, Clock, SystemClock
 
 log = logging.getLogger("matador.worker")
 
@@ -39,6 +42,15 @@ class Ran(msgspec.Struct):
     result: Any = None
     error: Exception | None = None
     interrupted: bool = False
+
+    @property
+    def outcome(self) -> tuple[Any, Exception | None]:
+        """The result, and the error: ``INTERRUPTED`` if it was interrupted."""
+        return self.result, INTERRUPTED if self.interrupted else self.error
+
+
+INTERRUPTED = RuntimeError("interrupted")
+"""Stands for the end of a worker, which is no failure of the callback."""
 
 
 class InOwnContext(Generic[T]):
@@ -77,11 +89,17 @@ class InOwnContext(Generic[T]):
 
 
 class Calls:
-    """Runs callbacks for a handler. Used by many slots at once."""
+    """Runs callbacks for a handler. Used by many slots at once.
 
-    def __init__(self, threads: Threads, interruption: Interruption) -> None:
+    ``clock``: measures the time that a callback takes, if it has alarms.
+    """
+
+    def __init__(
+        self, threads: Threads, interruption: Interruption, clock: Clock | None = None
+    ) -> None:
         self._threads = threads
         self._interruption = interruption
+        self._alarms = clock if isinstance(clock, Alarms) else SystemClock()
 
     async def run(self, call: Awaitable[Any], cancelled: str = AWAITED) -> Ran:
         """Await a call and say what came of it. Raises only what ends the process.
@@ -130,22 +148,32 @@ class Calls:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._interruption.forgive()
 
-    async def limited(self, call: Awaitable[T], limit: float, who: str) -> T:
+    async def limited(
+        self, call: Awaitable[T], limit: float, who: str, steps: Steps | None = None
+    ) -> T:
         """Await a call for at most ``limit`` seconds, then cancel it.
 
+        The time in which ``steps`` wait for their store does not count.
+
         Raises:
-            TimeoutError: the limit passed.
+            TimeoutError: the limit passed; it is ``interrupted``.
         """
-        scope = asyncio.timeout(limit)
+        now, scope = asyncio.get_running_loop().time, asyncio.timeout(None)
+        countdown = Countdown(limit, self._alarms, lambda: scope.reschedule(now()))
+        if steps is not None:
+            steps.countdown = countdown
         try:
             async with scope:
+                countdown.resume()
                 return await call
         except builtins.TimeoutError as error:
             if not scope.expired():
                 raise
-            raise TimeoutError(
-                f"{who} took longer than the {limit:g} s its queue allows"
-            ) from error
+            late = TimeoutError(f"{who} took longer than its timeout of {limit:g} s")
+            late.interrupted = True
+            raise late from error
+        finally:
+            countdown.pause()
 
     async def in_thread(
         self, function: Callable[..., Any], *arguments: Any, limit: float | None, who: str
@@ -160,7 +188,7 @@ class Calls:
         if limit is not None:
             done, _ = await asyncio.wait([future], timeout=limit)
             if not done:
-                log.warning("%s runs for longer than the %g s its queue allows", who, limit)
+                log.warning("%s runs for longer than its timeout of %g s", who, limit)
         result = (await future).get()
         return await result if inspect.isawaitable(result) else result
 

@@ -15,6 +15,7 @@ from matador.runtime.activity import Activity
 from matador.runtime.health import ConsumerHealth
 from matador.runtime.interruption import Interruption
 from matador.runtime.leases import LeaseKeeper
+from matador.runtime.metrics import Counters
 from matador.runtime.settle import Handler, Outcome, Settler
 from matador.runtime.suspects import ALONE_AT_MOST, Suspects
 from matador.transports.base import Pausing, Prefetching, ReadingAhead, Subscription
@@ -46,9 +47,9 @@ class Consumer:
 
     **Reading ahead.** While callbacks return quickly, messages are received before a slot is free:
     as many as are handled in 20 ms, and never more than ``MOST_HELD`` in all; with a concurrency of
-    1, where messages run strictly one after the other, none. Slow callbacks hold
-    nothing back from other workers: what has waited for a second is given back. What has not begun
-    is also given back, uncounted, on a stop and for a suspect.
+    1, where messages run strictly one after the other, none (a transport may count some ahead).
+    Slow callbacks hold nothing back from other workers: what has waited for a second is given back.
+    What has not begun is also given back, uncounted, on a stop and for a suspect.
 
     **Settling** goes on beside the next messages, so that both share a round trip. At most twice as
     much as may be held waits to be settled, and as much again as is counted ahead, where a
@@ -67,6 +68,7 @@ class Consumer:
         suspects: Suspects,
         interruption: Interruption,
         activity: Activity,
+        counters: Counters,
         clock: Clock,
     ) -> None:
         self._subscription = subscription
@@ -83,9 +85,11 @@ class Consumer:
         self._interruption = interruption
         self._suspect: Delivery | None = None
         self._activity = activity
+        self._counters = counters
         self._clock = clock
         self._waiting: deque[Delivery] = deque()
         self._doubtful = 0  # how many of them may belong to somebody else by now
+        self._received_late = False
         self._busy = 0
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False
@@ -117,6 +121,11 @@ class Consumer:
         return self._busy + len(self._waiting)
 
     @property
+    def receives(self) -> bool:
+        """Is it neither paused nor stopping?"""
+        return not self._is_held_up()
+
+    @property
     def health(self) -> ConsumerHealth:
         """How the queue is being consumed."""
         alive = self._fetcher is not None and not self._fetcher.done()
@@ -146,6 +155,9 @@ class Consumer:
             return
         log.info("%s: concurrency %d -> %d", self.queue, self._concurrency, concurrency)
         self._concurrency = concurrency
+        self._ahead = self._counted_ahead = 0  # until it is measured again
+        if isinstance(self._subscription, ReadingAhead):
+            self._subscription.read_ahead(0)
         self._make_slots()
         self._wake_all()
         self._signal_room()
@@ -178,6 +190,7 @@ class Consumer:
             self._signal_room()
             self._settler.nudge()
             await asyncio.gather(self._fetcher, return_exceptions=True)
+        self._counters.received -= len(self._waiting)
         while self._waiting:
             receipt = self._waiting.popleft().receipt
             self._settler.submit(Outcome(receipt, Release(receipt)))
@@ -236,6 +249,7 @@ class Consumer:
                 continue
             try:
                 began = self.last_poll
+                stalls = self._leases.beat() if self._leases is not None else 0
                 self._receiving = True
                 deliveries = await self._subscription.receive(free)
                 self._receiving = False
@@ -244,6 +258,8 @@ class Consumer:
                     return
                 if self._leases is not None and self.last_poll - began >= self._leases.certain:
                     self._doubtful = len(self._waiting)
+                # The broker's answer may have waited for a blocked loop for longer than a lease.
+                self._received_late = self._leases is not None and self._leases.beat() != stalls
                 suspect = self._suspects.first_suspect(deliveries)
                 if suspect is not None:
                     await self._accept_alone(suspect, deliveries)
@@ -277,12 +293,14 @@ class Consumer:
         self._measured, self._measured_at = self.handled, self.last_poll
         if not enough and self._busy < self._concurrency:
             return  # there was little to do: it says nothing about the callbacks
-        most = max(0, MOST_HELD - self._concurrency) if self._concurrency > 1 else 0
         soon = int(handled / max(elapsed, 1e-6) * _AHEAD_SECONDS)
-        self._ahead = min(soon, most)
-        if self._concurrency > 1 and isinstance(self._subscription, ReadingAhead):
+        if isinstance(self._subscription, ReadingAhead):
             self._counted_ahead = min(soon, MOST_COUNTED)
             self._subscription.read_ahead(self._counted_ahead)
+        if self._concurrency == 1:
+            return  # one message is taken at a time: whatever comes next, another worker may have
+        most = max(0, MOST_HELD - self._concurrency)
+        self._ahead = min(soon, most)
         if self._ahead == most:
             await self._adjust_prefetch(max(self._concurrency, MOST_HELD))
         elif self._ahead < most // 2:
@@ -332,6 +350,7 @@ class Consumer:
         waiting = list(self._waiting)
         self._waiting.clear()
         self._doubtful = 0
+        self._counters.received -= len(waiting)
         self._activity.finished_processing(len(waiting))
         await self._give_back(waiting)
 
@@ -384,10 +403,14 @@ class Consumer:
 
     def _accept(self, deliveries: Sequence[Delivery]) -> None:
         self._activity.processing += len(deliveries)
+        self._counters.received += len(deliveries)
+        self._counters.last_message_at = self._clock.time()
         if self._leases is not None:
             for delivery in deliveries:
                 self._leases.hold(delivery.receipt)
         self._waiting.extend(deliveries)
+        if self._received_late:
+            self._doubtful = len(self._waiting)
         self._wake()
 
     # -- the slots --------------------------------------------------------------------------------
@@ -441,7 +464,9 @@ class Consumer:
             while waiting:
                 delivery = waiting.popleft()
                 self._busy += 1
-                if waiting and not self._waking:  # in case this one has to wait for something
+                if not waiting and self._busy < self._concurrency:
+                    self._signal_room()
+                elif waiting and not self._waking:  # in case this one has to wait for something
                     self._wake()
                 try:
                     if leases is not None and (

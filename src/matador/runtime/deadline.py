@@ -36,6 +36,10 @@ class Deadline:
         """The seconds that are left, at least 0."""
         return max(0.0, self._until - asyncio.get_running_loop().time())
 
+    def expect_no_answer(self) -> None:
+        """The broker did not answer in time, so the last step does not wait for it either."""
+        self._is_late = True
+
     async def do(
         self, step: Coroutine[Any, Any, object], what: str, at_most: float | None = None
     ) -> bool:

@@ -10,19 +10,30 @@ import asyncio
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import TypeVar
 
 from matador.model.options import Seconds, seconds, whole_number
-from matador.policy.dedup import Deduplication
+from matador.policy.dedup import Deduplication, KeyedMessage
+from matador.runtime.stores import patiently
 from matador.transports.clock import Clock, SystemClock
 from matador.transports.kit.backoff import Backoff
 
 log = logging.getLogger("matador.duplicates")
 
+T = TypeVar("T")
+
 _RENEWALS = 3  # how often a lease is renewed before it would end
+_NOTES = 10  # for how many leases a note stays that a delivery waited
 _FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.25  # seconds between looks at work in another process
+_PATIENCE = 10.0  # seconds until a message goes back to its queue because the store is unavailable
+
+
+def _mark(delivery: str) -> str:
+    """The key under which the store knows that a delivery waits."""
+    return f"waits:{delivery}"
 
 
 @dataclass(slots=True)
@@ -47,30 +58,26 @@ class MemoryDuplicateStore:
         return len(self._entries)
 
     async def open(self) -> None:
-        """See ``DuplicateStore``."""
+        pass
 
     async def close(self) -> None:
-        """See ``DuplicateStore``."""
+        pass
 
     async def begin(self, key: str, owner: str, lease: float) -> bytes | bool:
-        """See ``DuplicateStore``."""
         entry = self._found(key)
         if entry is not None and entry.owner is None:
             return entry.result
         return self._put(key, owner, _Entry(lease, owner))
 
     async def finish(self, key: str, owner: str, result: bytes, ttl: float) -> bool:
-        """See ``DuplicateStore``."""
         return self._put(key, owner, _Entry(ttl, None, result))
 
     async def forget(self, key: str, owner: str) -> None:
-        """See ``DuplicateStore``."""
         entry = self._found(key)
         if entry is not None and entry.owner == owner:
             del self._entries[key]
 
     async def clear(self) -> None:
-        """See ``DuplicateStore``."""
         self._entries.clear()
 
     def _found(self, key: str) -> _Entry | None:
@@ -96,6 +103,13 @@ class MemoryDuplicateStore:
                 break  # all are held: they are as many as run at the same time
             del self._entries[oldest]
         return True
+
+
+def in_memory(options: Deduplication | None, clock: Clock) -> Deduplication | None:
+    """The same options with a store in memory, for tests."""
+    if options is None:
+        return None
+    return replace(options, store=MemoryDuplicateStore(max_keys=options.max_keys, clock=clock))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +151,6 @@ class Deduplicator:
         self._running: dict[str, asyncio.Future[bytes]] = {}
         self.runs = self.duplicates = 0
 
-    @property
-    def needs_data(self) -> bool:
-        """Does ``key_of`` need the data of a message?"""
-        return self._options.key is not None
-
     async def open(self) -> None:
         """Open the store."""
         await self._store.open()
@@ -154,20 +163,44 @@ class Deduplicator:
         """Forget all keys."""
         await self._store.clear()
 
-    def key_of(self, message_id: str | None, body: bytes, data: object = None) -> str:
+    def key_of(
+        self, message_id: str | None, body: bytes, message: Callable[[], KeyedMessage]
+    ) -> str:
         """The key of a message: see ``Deduplication.key``."""
         if self._options.key is not None:
             try:
-                return str(self._options.key(data))
+                return str(self._options.key(message()))
             except Exception:
                 log.warning("the key function failed; using the message id", exc_info=True)
         return message_id or sha256(body).hexdigest()
 
-    async def run(self, key: str, work: Callable[[], Awaitable[bytes]]) -> Handled:
+    async def waited(self, deliveries: Iterable[str]) -> int:
+        """How many of these deliveries ended while they waited for another process.
+
+        Their process died before they ran, so they do not make a message suspicious.
+
+        Raises:
+            StoreUnavailableError: the store is unavailable.
+        """
+        owner, count = uuid.uuid4().hex, 0
+        for delivery in deliveries:
+            mark = _mark(delivery)
+            begun = await self._patiently(
+                lambda mark=mark: self._store.begin(mark, owner, self._lease), "look", _PATIENCE
+            )
+            if begun is True:
+                await self._forget(mark, owner)
+            count += begun is False
+        return count
+
+    async def run(
+        self, key: str, work: Callable[[], Awaitable[bytes]], delivery: str | None = None
+    ) -> Handled:
         """Run ``work``, or return its result if it has run, or is running, for this key.
 
-        Duplicates in this process share its exception, too; those in others run it themselves. If
-        the call that runs it is cancelled, one of those that wait for it takes over.
+        ``delivery`` identifies this delivery of a message, for ``waited``. Duplicates in this
+        process share its exception, too; those in others run it themselves. If the call that runs
+        it is cancelled, one of those that wait for it takes over.
         """
         while (running := self._running.get(key)) is not None:
             await asyncio.wait([running])
@@ -176,7 +209,7 @@ class Deduplicator:
                 return Handled(running.result(), duplicate=True)
         mine = self._running[key] = asyncio.get_running_loop().create_future()
         try:
-            handled = await self._run(key, work)
+            handled = await self._run(key, work, delivery)
         except asyncio.CancelledError:
             mine.cancel()
             raise
@@ -189,11 +222,25 @@ class Deduplicator:
         mine.set_result(handled.result)
         return handled
 
-    async def _run(self, key: str, work: Callable[[], Awaitable[bytes]]) -> Handled:
+    async def _run(
+        self, key: str, work: Callable[[], Awaitable[bytes]], delivery: str | None
+    ) -> Handled:
         owner = uuid.uuid4().hex
         looks = Backoff(_FIRST_LOOK, _LONGEST_LOOK)
-        while (begun := await self._store.begin(key, owner, self._lease)) is False:
-            await self._sleep(looks.next())  # until it is done, or its lease has ended
+
+        def begin() -> Awaitable[bytes | bool]:
+            return self._store.begin(key, owner, self._lease)
+
+        begun = await self._patiently(begin, "begin", _PATIENCE)
+        if begun is False:
+            mark = None if delivery is None else await self._note_waiting(delivery, owner)
+            try:
+                while begun is False:
+                    await self._sleep(looks.next())  # until it is done, or its lease has ended
+                    begun = await self._patiently(begin, "begin", _PATIENCE)
+            finally:
+                if mark is not None:
+                    await self._forget(mark, owner)
         if begun is not True:
             self.duplicates += 1
             return Handled(begun, duplicate=True)
@@ -203,12 +250,47 @@ class Deduplicator:
             result = await work()
         except BaseException:
             holding.cancel()
-            await self._store.forget(key, owner)
+            await self._forget(key, owner)
             raise
         holding.cancel()
-        if not await self._store.finish(key, owner, result, self._ttl):
-            log.warning("%s: another process did the same work; its result is kept", key)
+        await self._finish(key, owner, result)
         return Handled(result, duplicate=False)
+
+    async def _note_waiting(self, delivery: str, owner: str) -> str | None:
+        """Note that a delivery waits; if its process dies meanwhile, the note stays."""
+        mark = _mark(delivery)
+        try:
+            await self._store.begin(mark, owner, max(self._ttl, _NOTES * self._lease))
+        except Exception as error:  # noqa: BLE001 - it waits all the same
+            log.warning("%s: could not note that it waits: %s", delivery, error)
+            return None
+        return mark
+
+    async def _finish(self, key: str, owner: str, result: bytes) -> None:
+        """Store a result, however long the store is unavailable: the work must not run again.
+
+        A worker that has to stop meanwhile acknowledges the message without it.
+        """
+        try:
+            stored = await self._patiently(
+                lambda: self._store.finish(key, owner, result, self._ttl), "store a result"
+            )
+        except asyncio.CancelledError:
+            log.error("%s: the result was not stored before the worker stopped", key)
+            return
+        if not stored:
+            log.warning("%s: another process did the same work; its result is kept", key)
+
+    async def _forget(self, key: str, owner: str) -> None:
+        try:
+            await self._store.forget(key, owner)
+        except Exception as error:  # noqa: BLE001 - its lease ends by itself
+            log.warning("%s: the key is free again in %g s: %s", key, self._lease, error)
+
+    def _patiently(
+        self, call: Callable[[], Awaitable[T]], what: str, limit: float | None = None
+    ) -> Awaitable[T]:
+        return patiently(call, f"the store of duplicates: {what}", limit, self._sleep)
 
     async def _hold(self, key: str, owner: str) -> None:
         while True:

@@ -1,11 +1,14 @@
-"""How an application is doing: its connection, and how each queue is being consumed."""
+"""How a service is doing: its connection, and how each queue is being consumed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime
+from typing import Literal, TypeAlias
 
-from matador.model.message import ConnectionState
+from matador.model.message import ConnectionStatus
+from matador.policy.circuit import CircuitState
 
 STALLED_AFTER = 60.0
 """Seconds after which a queue that could be received from, and was not, counts as stalled."""
@@ -40,17 +43,58 @@ class ConsumerHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    """How an application is doing.
+class SenderHealth:
+    """How messages are being sent.
 
-    ``status`` is ``healthy`` while it is connected and no queue is stalled.
+    Attributes:
+        circuit: the state of the circuit breaker; None: there is none.
+        buffered: how many sends wait for the connection.
     """
 
-    connection: ConnectionState
-    queues: tuple[ConsumerHealth, ...] = ()
+    circuit: CircuitState | None = None
+    buffered: int = 0
 
-    @property
-    def status(self) -> Literal["healthy", "unhealthy"]:
-        """In one word, for a probe."""
-        stalled = any(queue.stalled for queue in self.queues)
-        return "healthy" if self.connection.status == "connected" and not stalled else "unhealthy"
+
+HealthStatus: TypeAlias = Literal["healthy", "degraded", "unhealthy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How an application, a worker, a server, a client or a service is doing.
+
+    Attributes:
+        status: in one word, for a probe. ``unhealthy``: there is no connection, or the circuit
+            breaker is open. ``degraded``: a queue should be consumed, and nothing has asked for its
+            messages for a minute.
+        connection_state: the state of the connection.
+        processing: messages received and not yet settled.
+        last_message_at: when a message was last sent or received.
+        last_error: the text of the last error.
+        disconnected_since: since when there is no connection; None while there is one.
+
+    Example:
+        >>> app.health().status
+        'healthy'
+    """
+
+    status: HealthStatus
+    connection_state: ConnectionStatus
+    processing: int = 0
+    last_message_at: datetime | None = None
+    last_error: str | None = None
+    disconnected_since: datetime | None = None
+
+
+def health_status(
+    connection: ConnectionStatus,
+    circuit: CircuitState | None = None,
+    consumers: Sequence[ConsumerHealth] = (),
+    *,
+    consumes: bool = False,
+) -> HealthStatus:
+    """The status of a service; ``consumes``: it is meant to consume queues."""
+    if connection != "connected" or circuit == "open":
+        return "unhealthy"
+    if consumes and not consumers:
+        return "degraded"
+    return "degraded" if any(one.stalled for one in consumers) else "healthy"

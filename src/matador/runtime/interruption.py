@@ -25,7 +25,8 @@ class Interruption:
         self._sentinel = asyncio.create_task(_forever(), name="matador-sentinel")
 
     async def stop(self) -> None:
-        """Watch no longer."""
+        """Watch no longer. A slot that is cancelled from now on ends: the loop may be ending."""
+        self._forced = True
         sentinel, self._sentinel = self._sentinel, None
         if sentinel is not None:
             sentinel.cancel()

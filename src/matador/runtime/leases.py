@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 from matador.model.message import Receipt
-from matador.transports.base import Leasing
+from matador.transports.base import Leasing, LeasingTransport, Twinning
 
 log = logging.getLogger("matador.worker")
 
@@ -16,12 +17,18 @@ log = logging.getLogger("matador.worker")
 class LeaseKeeper:
     """Renews every held delivery three times a lease, until it is let go.
 
-    A renewal that fails is tried again at the next turn: one may fail before a lease is lost.
+    A renewal that fails is tried again soon, and several times, before a lease is lost.
+
+    All methods belong to the event loop, except ``twin``, ``is_late`` and ``renew_with``: a thread
+    uses them to renew leases while the loop is blocked.
     """
 
     def __init__(self, transport: Leasing, lease: float) -> None:
         self._transport = transport
+        self._lease = lease
         self._every = lease / 3
+        self._turned_at = self._beat_at = time.monotonic()
+        self._stalls = 0
         self._held: dict[int, Receipt] = {}
         self._when_lost: dict[int, Callable[[], None]] = {}
         self._settling: set[int] = set()
@@ -34,6 +41,7 @@ class LeaseKeeper:
 
     def start(self) -> None:
         """Begin to renew."""
+        self._turned_at = self._beat_at = time.monotonic()
         self._task = asyncio.create_task(self._run(), name="matador-leases")
 
     async def stop(self) -> None:
@@ -48,9 +56,23 @@ class LeaseKeeper:
         self._held[id(receipt)] = receipt
 
     @property
+    def lease(self) -> float:
+        """Seconds until a delivery that is not renewed is lost."""
+        return self._lease
+
+    @property
     def certain(self) -> float:
         """Seconds for which a delivery is surely ours after it was received or renewed."""
         return self._every
+
+    def beat(self) -> int:
+        """Note that the event loop runs. Says how often it has stood still for so long that what
+        was on its way from the broker may be lost. Called at least every ``certain`` seconds."""
+        now = time.monotonic()
+        if now - self._beat_at >= self._every:
+            self._stalls += 1
+        self._beat_at = now
+        return self._stalls
 
     async def confirm(self, receipt: Receipt) -> bool:
         """Ask the broker whether a delivery is still ours. In doubt it is."""
@@ -95,25 +117,52 @@ class LeaseKeeper:
                     told.pop(id(receipt), None)
 
     async def _run(self) -> None:
+        pause = self._every
         while True:
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(pause)
+            pause = self._every
             held = list(self._held.values())
-            if not held:
-                continue
             try:
-                renewed = await self._transport.renew(held)
-                for receipt, kept in zip(held, renewed, strict=True):
-                    if kept or id(receipt) in self._settling:
-                        continue
-                    if id(receipt) in self._held:
-                        self._lost(receipt)
+                if held:
+                    self._refused(await _renew(self._transport, held))
             except Exception as error:  # noqa: BLE001 - renewing must go on
+                pause = self._every / 4
                 log.warning(
                     "could not renew the leases of %d messages, trying again in %.1f s: %s",
                     len(held),
-                    self._every,
+                    pause,
                     error,
                 )
+            self._turned_at = time.monotonic()
+
+    def _refused(self, receipts: Sequence[Receipt]) -> None:
+        for receipt in receipts:
+            if id(receipt) in self._held and id(receipt) not in self._settling:
+                self._lost(receipt)
+
+    # -- for a thread -----------------------------------------------------------------------------
+
+    def twin(self) -> LeasingTransport | None:
+        """A transport of the thread's own, not yet connected; None if there is none."""
+        return self._transport.twin() if isinstance(self._transport, Twinning) else None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether there is something to renew, and the event loop did not do so in time."""
+        return bool(self._held) and time.monotonic() - self._turned_at >= 1.25 * self._every
+
+    async def renew_with(self, twin: Leasing, loop: asyncio.AbstractEventLoop) -> None:
+        """Renew once in place of the event loop ``loop``, which learns what was lost."""
+        held = self._snapshot()
+        if held and (refused := await _renew(twin, held)):
+            loop.call_soon_threadsafe(self._refused, refused)
+
+    def _snapshot(self) -> list[Receipt]:
+        while True:
+            try:
+                return list(self._held.values())
+            except RuntimeError:  # the event loop changed it meanwhile
+                continue
 
     def _lost(self, receipt: Receipt) -> None:
         tell = self._when_lost.get(id(receipt))
@@ -125,3 +174,9 @@ class LeaseKeeper:
             "if it runs here, its outcome will be refused",
             receipt.queue,
         )
+
+
+async def _renew(transport: Leasing, held: Sequence[Receipt]) -> list[Receipt]:
+    """Renew leases; the deliveries that were lost."""
+    renewed = await transport.renew(held)
+    return [receipt for receipt, kept in zip(held, renewed, strict=True) if not kept]

@@ -1,4 +1,4 @@
-"""Runs an application as a process of its own, until a signal ends it."""
+"""Runs services as a process of its own, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import NoReturn, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Literal, NoReturn, Protocol
 
 from matador.runtime.consumer import SLOT
 from matador.runtime.threads import NAME
@@ -29,24 +30,29 @@ class Runnable(Protocol):
         """Start."""
         ...
 
-    async def shutdown(self) -> None:
-        """Shut down in good order."""
-        ...
-
-    async def force_shutdown(self) -> None:
-        """Shut down now."""
+    async def shutdown(self, timeout: float | None = None) -> None:
+        """Shut down in good order; with ``timeout=0``, now."""
         ...
 
 
-def run(app: Runnable, *, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
+def run(
+    *services: Runnable,
+    around: AbstractAsyncContextManager[object] | None = None,
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
+) -> None:
     """Start, wait for SIGTERM or SIGINT, shut down. A second signal forces the shutdown.
 
-    ``meanwhile`` runs beside the application (a display, say) and is cancelled with it. Where
-    callbacks could not be stopped (in threads, or because they ignore being cancelled), the
-    process exits all the same, with code 1.
+    Several services start, and shut down, side by side. If one of them cannot start, the others are
+    shut down, and its error is raised. A signal ends a start that is still in progress.
+
+    ``around`` is entered before the start and left after the shutdown. ``meanwhile`` runs beside
+    the services (a display, say) once they have started, and is cancelled with them; its error ends
+    them. Where
+    callbacks could not be stopped (in threads, or because they ignore being cancelled), the process
+    exits all the same, with code 1.
     """
-    forced = asyncio.run(_run(app, meanwhile))
-    if forced and _threads_are_stuck():
+    asyncio.run(_run(services, around or nullcontext(), meanwhile))
+    if _threads_are_stuck():
         _exit_without("in threads")
 
 
@@ -58,7 +64,11 @@ def _exit_without(which: str) -> NoReturn:
     os._exit(FORCED_EXIT)
 
 
-async def _run(app: Runnable, meanwhile: Callable[[], Awaitable[None]] | None) -> bool:
+async def _run(
+    services: Sequence[Runnable],
+    around: AbstractAsyncContextManager[object],
+    meanwhile: Callable[[], Awaitable[None]] | None,
+) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     force = asyncio.Event()
@@ -74,25 +84,76 @@ async def _run(app: Runnable, meanwhile: Callable[[], Awaitable[None]] | None) -
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
     try:
-        await app.start()
-        beside = None if meanwhile is None else asyncio.ensure_future(meanwhile())
-        await stop.wait()
-        shutting_down = asyncio.create_task(app.shutdown())
-        forcing = asyncio.create_task(force.wait())
-        await asyncio.wait({shutting_down, forcing}, return_when=asyncio.FIRST_COMPLETED)
-        if force.is_set():
-            await app.force_shutdown()
-        await shutting_down
-        for task in (forcing, beside):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        async with around:
+            starting = [asyncio.create_task(one.start()) for one in services]
+            stopping = asyncio.create_task(stop.wait())
+            try:
+                error = await _started(starting, stopping)
+                beside = None
+                if error is None and meanwhile is not None and not stop.is_set():
+                    beside = asyncio.ensure_future(meanwhile())
+                    await asyncio.wait({beside, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    error = beside.exception() if beside.done() else None
+                if error is None:
+                    await stopping
+                try:
+                    await _end(services, starting, force)
+                except Exception:
+                    if error is None:
+                        raise
+                    log.exception("could not shut down after a start that failed")
+                for task in (beside, *starting):
+                    if task is not None:
+                        task.cancel()
+                        await asyncio.gather(task, return_exceptions=True)
+            finally:
+                stopping.cancel()
+        if error is not None:
+            raise error
         if _slots_are_stuck():  # the end of the loop would wait for them for ever
             _exit_without("that ignore being cancelled")
-        return True
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+async def _started(
+    starting: Sequence[asyncio.Task[None]], stopping: asyncio.Task[Literal[True]]
+) -> BaseException | None:
+    """Wait until all have started, one has failed, or a signal has come; returns the error."""
+    waiting: set[asyncio.Task[Any]] = set(starting)
+    while waiting:
+        done, waiting = await asyncio.wait(
+            {*waiting, stopping}, return_when=asyncio.FIRST_COMPLETED
+        )
+        for one in starting:
+            if one in done and (error := one.exception()) is not None:
+                return error
+        if stopping in done:
+            break
+        waiting.discard(stopping)
+    return None
+
+
+async def _end(
+    services: Sequence[Runnable], starting: Sequence[asyncio.Task[None]], force: asyncio.Event
+) -> None:
+    """Shut all down side by side: those that have started gracefully, the others at once."""
+    ending = asyncio.gather(
+        *(
+            one.shutdown() if start.done() else one.shutdown(timeout=0)
+            for one, start in zip(services, starting, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    forcing = asyncio.create_task(force.wait())
+    await asyncio.wait({ending, forcing}, return_when=asyncio.FIRST_COMPLETED)
+    if force.is_set():
+        await asyncio.gather(*(one.shutdown(timeout=0) for one in services))
+    forcing.cancel()
+    for outcome in await ending:
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 def _slots_are_stuck() -> bool:

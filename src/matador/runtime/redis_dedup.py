@@ -36,22 +36,17 @@ class RedisDuplicateStore:
         await self._rows.open()
 
     async def close(self) -> None:
-        """See ``DuplicateStore``."""
         await self._rows.close()
 
     async def begin(self, key: str, owner: str, lease: float) -> bytes | bool:
-        """See ``DuplicateStore``."""
         found: bytes | int = await self._rows.run("begin", key, owner, lease)
         return found if isinstance(found, bytes) else bool(found)
 
     async def finish(self, key: str, owner: str, result: bytes, ttl: float) -> bool:
-        """See ``DuplicateStore``."""
         return bool(await self._rows.run("finish", key, owner, ttl, result))
 
     async def forget(self, key: str, owner: str) -> None:
-        """See ``DuplicateStore``."""
         await self._rows.run("forget", key, owner)
 
     async def clear(self) -> None:
-        """See ``DuplicateStore``."""
         await self._rows.clear()

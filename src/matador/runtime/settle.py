@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -25,13 +25,14 @@ from matador.errors import (
     StorageFullError,
     StorageLockedError,
     TimeoutError,
-    TransportClosedError,
     TransportError,
     UnstorableError,
 )
 from matador.model.message import DeadLetter, Delivery, Receipt, Retry, Settlement
 from matador.model.topology import DeadLetterKind
 from matador.runtime.activity import Activity
+from matador.runtime.facts import Attempt
+from matador.runtime.hooks import HookSet
 from matador.runtime.leases import LeaseKeeper
 from matador.transports.base import Transport
 
@@ -41,7 +42,6 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 _MAX_BATCH = 1000
 _MOST_TRIES = 5
-_AFTERWARDS_FAILED = "a message is settled, but what was to be done afterwards failed"
 
 _PASSING = (
     AllTransportsFailedError,
@@ -52,30 +52,30 @@ _PASSING = (
     StorageFullError,
     StorageLockedError,
     TimeoutError,
-    TransportClosedError,
 )
 """Errors that say nothing against the settlement: it is tried again for as long as they last."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """How a delivery ended: what the transport is to do, and what is to be done once it is done.
+    """How a delivery ended: what the transport must do, and what follows once that is done.
 
-    ``settlement`` None leaves the message unacknowledged: its lease runs out. ``then`` runs only
-    once the settlement is safe; ``quick`` says that it never waits for anything. ``simpler`` makes
-    the outcome to settle instead if the broker can never store this one. ``tries`` counts failures
-    whose reason nobody knows, and refusals of a retry by a full queue, in all forms together.
-    ``tally`` is called once the settlement is safe, too, with what was ``measured`` of all such
-    outcomes of a batch.
+    Attributes:
+        receipt: the receipt of the delivery.
+        settlement: what the transport must do. None leaves the message unacknowledged: its lease
+            runs out.
+        attempt: the fact to tell hooks about once the settlement is safe.
+        then: runs once the settlement is safe.
+        simpler: makes the outcome to settle instead if the broker can never store this one.
+        tries: counts failures for an unknown reason, and refusals of a retry by a full queue, in
+            all forms together.
     """
 
     receipt: Receipt
     settlement: Settlement | None
-    then: Callable[[], Awaitable[None] | None] | None = None
-    quick: bool = False
+    attempt: Attempt | None = None
+    then: Callable[[], Awaitable[None]] | None = None
     simpler: Callable[[], Outcome] | None = None
     tries: int = 0
-    tally: Callable[[list[Any]], None] | None = None
-    measured: object = None
 
 
 AS_IT_ARRIVED = "kept as it arrived: the broker could not store it together with its error"
@@ -86,15 +86,20 @@ def kept_as_it_arrived(
     receipt: Receipt,
     kind: DeadLetterKind,
     reason: str,
-    then: Callable[[], Awaitable[None] | None] | None = None,
-    *,
-    quick: bool = False,
+    attempt: Attempt | None = None,
+    then: Callable[[], Awaitable[None]] | None = None,
+    letter: Callable[[DeadLetter], Settlement | None] = lambda made: made,
 ) -> Outcome:
-    """A dead letter of the raw message; with a fixed reason, then bare, if that does not fit."""
-    bare = DeadLetter(receipt, kind, AS_IT_ARRIVED, bare=True)
-    last = Outcome(receipt, bare, then, quick)
-    fixed = Outcome(receipt, DeadLetter(receipt, kind, AS_IT_ARRIVED), then, quick, lambda: last)
-    return Outcome(receipt, DeadLetter(receipt, kind, reason), then, quick, lambda: fixed)
+    """A dead letter of the raw message; with a fixed reason, then bare, if that does not fit.
+
+    ``letter`` makes the settlement that keeps it, if that is another one.
+    """
+    bare = letter(DeadLetter(receipt, kind, AS_IT_ARRIVED, bare=True))
+    fixed = letter(DeadLetter(receipt, kind, AS_IT_ARRIVED))
+    last = Outcome(receipt, bare, attempt, then)
+    second = Outcome(receipt, fixed, attempt, then, lambda: last)
+    first = letter(DeadLetter(receipt, kind, reason))
+    return Outcome(receipt, first, attempt, then, lambda: second)
 
 
 class Handler(Protocol):
@@ -124,8 +129,10 @@ class Settler:
         activity: Activity,
         leases: LeaseKeeper | None = None,
         on_error: Callable[[Receipt, MatadorError], None] | None = None,
+        hooks: HookSet | None = None,
     ) -> None:
         self._on_error = on_error
+        self._hooks = hooks or HookSet()
         self._transport = transport
         self._activity = activity
         self._leases = leases
@@ -216,22 +223,18 @@ class Settler:
     async def _flush_batch(self, batch: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
         """Settle a batch: those to try again after a pause, and those to settle in simpler form."""
         errors = await self._settle([o.settlement for o in batch if o.settlement is not None])
-        tally = batch[0].tally
-        # Nearly every batch ends here.
-        if not any(errors) and all(o.then is None and o.tally is tally for o in batch):
+        if not any(errors):
             if self._leases is not None:
                 self._leases.let_go_all([o.receipt for o in batch])
-            if tally is not None:
-                _tell(tally, [o.measured for o in batch])
+            await self._settled(batch)
             self._done(len(batch))
             return [], []
         position = 0
+        settled: list[Outcome] = []
         failed: list[Outcome] = []
         simpler: list[Outcome] = []
-        slow: list[Callable[[], Awaitable[None] | None]] = []
-        tallies: dict[Callable[[list[Any]], None], list[Any]] = {}
         why: dict[tuple[str, str], int] = {}
-        done = 0
+        lost = 0
         for outcome in batch:
             error: MatadorError | None = None
             if outcome.settlement is not None:
@@ -248,31 +251,30 @@ class Settler:
                 else:
                     simpler.append(next_)
                 continue
-            done += 1
             if self._leases is not None:
                 self._leases.let_go(outcome.receipt)
-            if error is not None:
+            if error is None:
+                settled.append(outcome)
+            else:
+                lost += 1
                 log.warning("a message of %s was not settled: %s", outcome.receipt.queue, error)
-            elif outcome.tally is not None:
-                tallies.setdefault(outcome.tally, []).append(outcome.measured)
-            elif outcome.then is not None:
-                if outcome.quick:
-                    try:
-                        if (waiting := outcome.then()) is not None:
-                            await waiting
-                    except Exception:
-                        log.exception(_AFTERWARDS_FAILED)
-                else:
-                    slow.append(outcome.then)
         for (queue, text), number in why.items():  # one line, however many wait for a broker
             what = "a message" if number == 1 else f"{number} messages"
             log.error("could not settle %s of %s, trying again: %s", what, queue, text)
-        for tally, measured in tallies.items():
-            _tell(tally, measured)
-        if slow:  # side by side: a hook that waits for something holds up its batch only once
-            await asyncio.gather(*map(_afterwards, slow))
-        self._done(done)
+        await self._settled(settled)
+        self._done(len(settled) + lost)
         return failed, simpler
+
+    async def _settled(self, outcomes: Sequence[Outcome]) -> None:
+        """Tell hooks what was settled, then do what follows."""
+        tell = self._hooks.attempted
+        if tell is not None:
+            attempts = [o.attempt for o in outcomes if o.attempt is not None]
+            if attempts and (waiting := tell(attempts)) is not None:
+                await waiting
+        following = [o.then for o in outcomes if o.then is not None]
+        if following:  # side by side: one that waits holds up its batch only once
+            await asyncio.gather(*map(_afterwards, following))
 
     def _done(self, number: int) -> None:
         self._waiting -= number
@@ -318,19 +320,11 @@ class Settler:
                     waiter.set_result(None)
 
 
-def _tell(tally: Callable[[list[Any]], None], measured: list[Any]) -> None:
+async def _afterwards(then: Callable[[], Awaitable[None]]) -> None:
     try:
-        tally(measured)
+        await then()
     except Exception:
-        log.exception(_AFTERWARDS_FAILED)
-
-
-async def _afterwards(then: Callable[[], Awaitable[None] | None]) -> None:
-    try:
-        if (waiting := then()) is not None:
-            await waiting
-    except Exception:
-        log.exception(_AFTERWARDS_FAILED)
+        log.exception("a message is settled, but what was to be done afterwards failed")
 
 
 def _own_pause(outcome: Outcome) -> float:

@@ -1,7 +1,7 @@
 """Keeps messages that may be poisoned away from others.
 
 A crash counts as a delivery for all that its process held, so a message that kills its worker again
-and again would take its neighbours along, all the way to the dead letters. From the third delivery
+and again would take its neighbors along, all the way to the dead letters. From the third delivery
 on (the second, if three are the limit) a message is therefore handled alone: nothing new is taken
 up beside it, and what came with it goes back uncounted. A further crash counts for it, and for no
 other suspect.
@@ -31,6 +31,8 @@ class Suspects:
 
     def __init__(self, max_deliveries: int) -> None:
         self._suspect_from = max(2, min(_SUSPECT_FROM, max_deliveries - 1))
+        self.spares_others = max_deliveries > self._suspect_from
+        """Is a message handled alone before it is refused? If not, one crash refuses all held."""
         self.alone = asyncio.Lock()
 
     def first_suspect(self, deliveries: Sequence[Delivery]) -> Delivery | None:

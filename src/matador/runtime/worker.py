@@ -11,10 +11,12 @@ from matador.model.message import Receipt
 from matador.runtime.activity import Activity
 from matador.runtime.calls import Calls
 from matador.runtime.consumer import Consumer
-from matador.runtime.deadline import GRACE, Deadline
 from matador.runtime.health import ConsumerHealth
+from matador.runtime.hooks import HookSet
 from matador.runtime.interruption import Interruption
 from matador.runtime.leases import LeaseKeeper
+from matador.runtime.loop_watch import LoopWatch
+from matador.runtime.metrics import Counters
 from matador.runtime.settle import Handler, Settler
 from matador.runtime.suspects import Suspects
 from matador.runtime.threads import Threads
@@ -27,7 +29,6 @@ DEFAULT_CONCURRENCY = 10
 """How many messages of a queue one worker handles at once, unless told otherwise."""
 
 _ASK_CONCURRENCY_EVERY = 10.0
-_STOP_RECEIVING = 10.0  # seconds; a broker that is well needs much less
 _MOST_THREADS = 1000  # the queues' concurrency is the limit that counts
 
 
@@ -40,10 +41,12 @@ class DeliveryWorker:
     Args:
         transport: a connected transport.
         activity: counts what is being processed; shared with the owner.
+        counters: counts what was received; shared with the owner.
         clock: where time comes from.
         max_deliveries: after how many deliveries the handler refuses a message. Those that come
             close to it are handled alone.
         on_settle_error: called for each settlement that fails, even if it is tried again.
+        hooks: told about attempts that were settled.
 
     Example:
         >>> worker = DeliveryWorker(transport)
@@ -55,24 +58,28 @@ class DeliveryWorker:
         transport: Transport,
         *,
         activity: Activity | None = None,
+        counters: Counters | None = None,
         clock: Clock | None = None,
         max_deliveries: int = 5,
         on_settle_error: Callable[[Receipt, MatadorError], None] | None = None,
+        hooks: HookSet | None = None,
     ) -> None:
         lease = transport.capabilities.lease
         self._transport = transport
         self._activity = activity or Activity()
+        self._counters = counters or Counters()
         self._clock = clock or SystemClock()
         self.leases: LeaseKeeper | None = None
         if lease is not None and isinstance(transport, Leasing):
             self.leases = LeaseKeeper(transport, lease)
-        self.settler = Settler(transport, self._activity, self.leases, on_settle_error)
+        self.settler = Settler(transport, self._activity, self.leases, on_settle_error, hooks)
         self._threads = Threads(_MOST_THREADS)
         self._interruption = Interruption()
-        self.calls = Calls(self._threads, self._interruption)
+        self.calls = Calls(self._threads, self._interruption, self._clock)
         self._suspects = Suspects(max_deliveries)
         self._consumers: list[Consumer] = []
         self._resizer: asyncio.Task[None] | None = None
+        self._watch = LoopWatch(self.leases, self._consumers)
 
     @property
     def consumers(self) -> Sequence[Consumer]:
@@ -92,6 +99,7 @@ class DeliveryWorker:
         read_ahead: Callable[[str], bool] = lambda _: True,
         ask_concurrency: Callable[[str], Awaitable[int]] | None = None,
         around: Callable[[Subscription], Subscription] = lambda inner: inner,
+        paused: bool = False,
     ) -> None:
         """Subscribe to queues, given by their full names with how many messages run at once.
 
@@ -99,28 +107,34 @@ class DeliveryWorker:
             handler: called for each delivery.
             queues: the queues and their concurrency.
             read_ahead: whether a queue's messages may be received before a slot is free. A crash
-                counts as a delivery for what was received, so not where each may run only once.
+                counts as a delivery for what was received, so not where each may run only once, and
+                never if the second delivery is refused already.
             ask_concurrency: asked for each queue every ten seconds, to change its concurrency.
             around: wraps each subscription, to see what is received and what fails.
+            paused: receive nothing until ``resume``.
         """
         self._interruption.start()
         if self.leases is not None:
             self.leases.start()
+        self._watch.start()
         for queue, concurrency in queues.items():
             consumer = Consumer(
                 around(await self._transport.subscribe(queue, prefetch=concurrency)),
                 concurrency=concurrency,
-                read_ahead=read_ahead(queue),
+                read_ahead=self._suspects.spares_others and read_ahead(queue),
                 handler=handler,
                 settler=self.settler,
                 leases=self.leases,
                 suspects=self._suspects,
                 interruption=self._interruption,
                 activity=self._activity,
+                counters=self._counters,
                 clock=self._clock,
             )
             self._consumers.append(consumer)
             consumer.start()
+            if paused:
+                await consumer.pause()
             log.info("consuming %s with concurrency %d", queue, concurrency)
         if ask_concurrency is not None:
             self._resizer = asyncio.create_task(
@@ -143,39 +157,6 @@ class DeliveryWorker:
             await asyncio.gather(self._resizer, return_exceptions=True)
             self._resizer = None
         await asyncio.gather(*(consumer.stop_receiving() for consumer in self._consumers))
-
-    async def end(
-        self,
-        limit: float,
-        deadline: Deadline,
-        *,
-        stopped: Callable[[], None] = lambda: None,
-        late: Callable[[], None] = lambda: None,
-    ) -> list[str]:
-        """Receive no more, wait for callbacks, cut short those that take too long, and close.
-
-        Args:
-            limit: seconds to wait for callbacks.
-            deadline: when all of this must have ended, even if the broker does not answer.
-            stopped: called when nothing more is received.
-            late: called if callbacks are cut short.
-
-        Returns:
-            what was abandoned.
-        """
-        until = asyncio.get_running_loop().time() + limit
-        most = min(_STOP_RECEIVING, max(limit, GRACE / 2))  # and the rest for giving back
-        await deadline.do(self.stop_receiving(), "stop receiving", most)
-        stopped()
-        abandoned: list[str] = []
-        try:
-            async with asyncio.timeout(max(0.0, until - asyncio.get_running_loop().time())):
-                await self.finish()
-        except TimeoutError:
-            late()
-            abandoned = await self.interrupt(deadline.left)
-        await self.close()
-        return abandoned
 
     async def finish(self) -> None:
         """Wait until every callback has returned and every outcome is settled."""
@@ -201,6 +182,7 @@ class DeliveryWorker:
     async def close(self) -> None:
         """Release what is left. After ``finish`` or ``interrupt``."""
         await self._interruption.stop()
+        await self._watch.stop()
         if self.leases is not None:
             await self.leases.stop()
         self.settler.abandon()  # what a callback that cannot be stopped may still come up with
