@@ -4,20 +4,20 @@ from matador.observe.endpoint import MetricsServer
 from matador.observe.history import History
 from matador.observe.journal import Journal, Tap
 from matador.observe.logs import JsonFormatter
-from matador.observe.metrics import PrometheusMetrics
+from matador.observe.metrics import Metrics
 from matador.observe.tracing import Tracing
-from matador.runtime.recorder import AttemptedMessage, Recorder, Recorders, SentMessage
+from matador.runtime.facts import Attempt, NotSent, Received, Sent
 
 __all__ = [
-    "AttemptedMessage",
+    "Attempt",
     "History",
     "Journal",
     "JsonFormatter",
+    "Metrics",
     "MetricsServer",
-    "PrometheusMetrics",
-    "Recorder",
-    "Recorders",
-    "SentMessage",
+    "NotSent",
+    "Received",
+    "Sent",
     "Tap",
     "Tracing",
 ]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 
-from matador.events.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
-from matador.events.short_forms import Success, TellSuccesses
 from matador.model.text import error_text, storable_text
 from matador.policy.retry import Outcome
+from matador.runtime.facts import Attempt
+from matador.runtime.hooks import Hooks
 
 _MOST_COUNTS = 1000
 _OTHERS = "(others)"
@@ -19,7 +20,7 @@ _LONGEST_ERROR = 200
 class OutcomeCount(msgspec.Struct, frozen=True):
     """The number of attempts with one outcome, and how long they took.
 
-    ``event_key`` and ``subscriber`` are empty for messages that could not be decoded. ``error`` is
+    ``event_key`` and ``subscriber`` are empty for events that could not be decoded. ``error`` is
     the first one.
     """
 
@@ -49,7 +50,7 @@ class OutcomeCount(msgspec.Struct, frozen=True):
 
 
 class OutcomeCounter(Hooks):
-    """Counts the outcomes of attempts. Its hooks are sync, so that workers do not wait for them.
+    """Counts the outcomes of attempts, whatever their way in.
 
     The number of counters is bounded: beyond a thousand, events and subscribers share one.
 
@@ -81,52 +82,30 @@ class OutcomeCounter(Hooks):
         taken, self._counts = self._counts, {}
         return list(taken.values())
 
-    def on_worker_success(self, event: WorkerSuccess) -> None:
-        """See ``Hooks``."""
-        docket = event.envelope.docket
-        key = (event.queue, docket.event_key, docket.target_subscriber, event.outcome)
-        self._count(key, event.duration_ms)
-
-    def short_success(
-        self, queue: str, event_key: str, subscriber: str, transport: str
-    ) -> TellSuccesses:
-        """See ``TakesFacts``."""
-        key: tuple[str, str, str, Outcome] = (queue, event_key, subscriber, "success")
-
-        def count(successes: Sequence[Success]) -> None:
-            for _, _, duration, _, _ in successes:
-                self._count(key, duration * 1000)
-
-        return count
-
-    def on_worker_error(self, event: WorkerError) -> None:
-        """See ``Hooks``."""
-        docket = event.envelope.docket
-        key = (event.queue, docket.event_key, docket.target_subscriber, event.outcome)
-        self._count(key, event.duration_ms, event.error)
-
-    def on_decode_error(self, event: DecodeFailure) -> None:
-        """See ``Hooks``."""
-        self._count((event.queue, "", "", event.outcome), 0.0, event.error)
-
-    def _count(
-        self,
-        key: tuple[str, str, str, Outcome],
-        duration_ms: float,
-        error: BaseException | None = None,
-    ) -> None:
-        if key not in self._counts and len(self._counts) >= _MOST_COUNTS:
-            key = (key[0], _OTHERS, _OTHERS, key[3])
-        before = self._counts.get(key) or OutcomeCount(*key)
-        # Only the first error is kept; the others are counted.
-        said = None if error is None or before.count else describe(error)
-        self._counts[key] = OutcomeCount(
-            *key,
-            before.count + 1,
-            before.total_ms + duration_ms,
-            max(before.max_ms, duration_ms),
-            before.error or said,
-        )
+    def on_attempted(self, batch: Sequence[Attempt]) -> None:
+        groups: defaultdict[tuple[str, str, str, Outcome], list[Attempt]] = defaultdict(list)
+        for attempt in batch:
+            message = attempt.message
+            queue, outcome = message.delivery.receipt.queue, attempt.outcome
+            if attempt.malformed and message.way == "event":
+                groups[queue, "", "", outcome].append(attempt)
+            else:
+                groups[queue, message.name, message.receiver, outcome].append(attempt)
+        for key, attempts in groups.items():
+            if key not in self._counts and len(self._counts) >= _MOST_COUNTS:
+                key = (key[0], _OTHERS, _OTHERS, key[3])
+            before = self._counts.get(key) or OutcomeCount(*key)
+            error = attempts[0].error
+            # Only the first error is kept; the others are counted.
+            said = None if error is None or before.count else describe(error)
+            durations = [one.duration * 1000 for one in attempts]
+            self._counts[key] = OutcomeCount(
+                *key,
+                before.count + len(attempts),
+                before.total_ms + sum(durations),
+                max(before.max_ms, *durations),
+                before.error or said,
+            )
 
 
 def describe(error: BaseException) -> str:

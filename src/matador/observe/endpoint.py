@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
@@ -20,8 +20,8 @@ import msgspec
 
 from matador.errors import ConfigurationError
 from matador.model.options import whole_number
-from matador.observe.metrics import PrometheusMetrics
-from matador.observe.probes import HasHealth, Probe, live, ready
+from matador.observe.metrics import Metrics
+from matador.observe.probes import HasHealth, Probe, live, ready, together
 
 log = logging.getLogger("matador.metrics")
 
@@ -36,14 +36,15 @@ _JSON = "application/json"
 
 
 class MetricsServer:
-    """Serves ``/metrics``, ``/health/live`` and ``/health/ready`` of one worker.
+    """Serves ``/metrics``, ``/health/live`` and ``/health/ready`` of one process.
 
     Health checks answer 200 or 503, with JSON that says why. ``matador worker --metrics-port`` does
-    this for you. There is no login: whoever can reach the port can read the names of your queues
-    and events, but no payload. So it listens on this machine only, unless you give another host.
+    this for you. There is no login: a client that reaches the port can read the names of your
+    queues and events, but no payload. So it listens on this machine only, unless you give another
+    host.
 
     Args:
-        source: the application or worker.
+        source: the application or worker, or several that run in this process.
         metrics: what ``/metrics`` shows. None: there is no such page.
         host: the address to listen on.
         port: the port; 0 for any that is free.
@@ -58,13 +59,13 @@ class MetricsServer:
 
     def __init__(
         self,
-        source: HasHealth,
-        metrics: PrometheusMetrics | None = None,
+        source: HasHealth | Sequence[HasHealth],
+        metrics: Metrics | None = None,
         *,
         host: str = LOOPBACK,
         port: int = 9000,
     ) -> None:
-        self._source = source
+        self._sources = [source] if isinstance(source, HasHealth) else list(source)
         self._metrics = metrics
         whole_number(port, "MetricsServer: port", minimum=0)
         self._socket = _listening(host, port)
@@ -116,7 +117,7 @@ class MetricsServer:
                 writer.transport.abort()
                 return
             oldest = next(iter(self._silent))
-            oldest.cancel()  # or whoever holds all places would make the health checks fail
+            oldest.cancel()  # or silent clients would make the health checks fail
             self._ended(oldest)
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(task)
@@ -190,7 +191,7 @@ class MetricsServer:
         }
         if path not in probes:
             return _plain(HTTPStatus.NOT_FOUND)
-        probe = probes[path](self._source)
+        probe = together([probes[path](one) for one in self._sources])
         status = HTTPStatus.OK if probe.ok else HTTPStatus.SERVICE_UNAVAILABLE
         return status, _JSON, msgspec.json.encode({"ok": probe.ok, **probe.details}) + b"\n"
 

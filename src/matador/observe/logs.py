@@ -15,7 +15,6 @@ from matador.runtime.log_context import HANDLED, LogContext
 from matador.transports.credentials import without_secrets
 
 _PREFIX = "matador_"
-_RENAMED = {"envelope": "message_id", "job": "message_id"}
 _LONGEST = 32_000  # characters of a text; longer ones are cut, and a line stays readable
 _MOST_FIELDS = 50
 # What every record has; anything else was passed as ``extra``.
@@ -27,9 +26,10 @@ class JsonFormatter(logging.Formatter):
 
     A line has ``time`` (UTC), ``level``, ``logger`` and ``message``. While a message is being
     handled, it also has ``message_id``, ``queue``, ``attempt``, ``correlation_id``, and ``event``
-    and ``subscriber``, or ``job``: your own log lines, too, also from threads and tasks that you
-    start. What was passed as ``extra`` becomes fields, without the prefix ``matador_``. An
-    exception has ``error_type``, ``error`` and ``traceback``. Passwords in addresses are masked.
+    and ``subscriber``, ``job``, ``command`` or ``routing_key``. So do your own log lines, also from
+    threads and tasks that you start. What was passed as ``extra`` becomes fields, without the
+    prefix ``matador_``. An exception has ``error_type``, ``error`` and ``traceback``. Passwords in
+    addresses are masked.
 
     Args:
         fields: for every line, such as the name of the service.
@@ -62,9 +62,8 @@ class JsonFormatter(logging.Formatter):
         extra = [item for item in vars(record).items() if item[0] not in _STANDARD]
         for name, value in extra[:_MOST_FIELDS]:
             if name.startswith(_PREFIX):
-                name = name.removeprefix(_PREFIX)
-                name = _RENAMED.get(name, name)
-                line[name] = _value(value)  # it knows better than the context
+                if value is not None:
+                    line[name.removeprefix(_PREFIX)] = _value(value)  # overrides the context
             else:
                 line.setdefault(name, _value(value))
         error = record.exc_info[1] if record.exc_info else None

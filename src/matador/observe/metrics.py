@@ -1,31 +1,24 @@
-"""``PrometheusMetrics``: counts what is sent and handled, for Prometheus.
+"""``Metrics``: a hook that counts what is sent and handled, for Prometheus.
 
-What is asked only when somebody looks (queues, connections) is in ``watching``; the HTTP endpoint
-is in ``endpoint``.
+The metrics of queues and connections, which are read on request, are in ``watching``; the HTTP
+endpoint is in ``endpoint``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 from matador.errors import LifecycleError, MissingExtraError
-from matador.events.hooks import (
-    DecodeFailure,
-    EnqueueError,
-    EnqueueSuccess,
-    Hooks,
-    TransportFallback,
-    WorkerError,
-    WorkerSuccess,
-)
-from matador.events.short_forms import TellStored, TellSuccesses
 from matador.model.options import whole_number
 from matador.model.text import storable_text
 from matador.observe.series import BUCKETS, AllSeries, Series
 from matador.observe.watching import Watchable, Watching
-from matador.runtime.recorder import AttemptedMessage, SentMessage
+from matador.runtime.facts import Attempt, Kind, NotSent, Sent
+from matador.runtime.hooks import Hooks, TransportFallback
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -38,13 +31,32 @@ UNKNOWN = "unknown"
 
 _LONGEST_LABEL = 200
 
+_Key: TypeAlias = tuple[str, str, str, str]
+"""The way in, the queue, the name and the receiver."""
 
-class PrometheusMetrics(Hooks):
-    """Metrics for Prometheus. An application takes it as a hook, a job worker as its ``journal``.
 
-    One object may serve several applications and workers of an event loop. It has a registry of its
-    own, so that it shows up nowhere unless you ask for it: pass ``registry=REGISTRY`` of
-    ``prometheus_client`` to add the metrics to those of your program. Needs the extra ``metrics``.
+_kind = attrgetter("kind")
+
+
+def _key(kind: Kind) -> _Key:
+    return kind.way, kind.queue, kind.name, kind.receiver
+
+
+def _attempt_key(attempt: Attempt) -> tuple[str, str, str, str, bool, bool]:
+    message = attempt.message  # attrgetter is slower for attributes of attributes
+    queue = message.delivery.receipt.queue
+    return message.way, queue, message.name, message.receiver, message.known, attempt.malformed
+
+
+class Metrics(Hooks):
+    """Metrics for Prometheus: a hook that counts messages, whatever their way in.
+
+    What ``x.metrics()`` returns is a ``matador.Metrics``: the counters of one object, without
+    Prometheus.
+
+    One object may serve all applications, workers, servers and clients of an event loop. It has a
+    registry of its own; pass ``registry=REGISTRY`` of ``prometheus_client`` to add the metrics to
+    those of your program. Needs the extra ``metrics``.
 
     Args:
         registry: where the metrics are registered.
@@ -57,8 +69,8 @@ class PrometheusMetrics(Hooks):
         MissingExtraError: ``prometheus-client`` is not installed.
 
     Example:
-        >>> from matador.observe import PrometheusMetrics
-        >>> metrics = PrometheusMetrics()
+        >>> from matador.observe import Metrics
+        >>> metrics = Metrics()
         >>> app = Matador("sqlite:///shop.db", schema=schema, hooks=[metrics])
         >>> metrics.watch(app)  # adds the connection, the workers and the depths of queues
         >>> text = metrics.text()
@@ -74,13 +86,13 @@ class PrometheusMetrics(Hooks):
         try:
             import prometheus_client as client
         except ImportError as error:
-            raise MissingExtraError("PrometheusMetrics", "metrics") from error
-        self._max_series = whole_number(max_series, "PrometheusMetrics: max_series", minimum=1)
+            raise MissingExtraError("Metrics", "metrics") from error
+        self._max_series = whole_number(max_series, "Metrics: max_series", minimum=1)
         self._registry = registry if registry is not None else client.CollectorRegistry()
         self._generate = client.generate_latest
         self._all = AllSeries(buckets)
         self._registry.register(self._all)
-        self._series: dict[tuple[str, ...], Series] = {}
+        self._series: dict[_Key, Series] = {}
         self._queues: dict[str, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watching = Watching()
@@ -92,14 +104,14 @@ class PrometheusMetrics(Hooks):
         return self._registry
 
     def watch(self, *sources: Watchable) -> Self:
-        """Also show the connection, the workers and the depths of these, whenever somebody looks.
+        """Also show the connections and the workers of these, read on each request.
 
-        Takes applications and job workers, and what has counters of its own: ``RpcServer``,
-        ``RpcClient``, ``Publisher`` and ``Subscriber``. Depths are at least five seconds apart, and
-        nobody waits for them.
+        Takes applications, job workers, ``RpcServer``, ``RpcClient``, ``Publisher``, ``Subscriber``
+        and ``QueueService``. Of applications and job workers, it also shows the depths of queues,
+        which are asked for in the background, at most every five seconds.
 
         Example:
-            >>> metrics = PrometheusMetrics().watch(app)
+            >>> metrics = Metrics().watch(app)
         """
         for source in sources:
             self._watching.add(source)
@@ -113,108 +125,62 @@ class PrometheusMetrics(Hooks):
         """All metrics in the text format of Prometheus. May be called in any thread."""
         return self._generate(self._registry)
 
-    # -- events -----------------------------------------------------------------------------------
+    # -- hooks ------------------------------------------------------------------------------------
 
     def on_start(self) -> None:
-        """An application, a queue or a worker has started.
+        """Note the event loop.
 
         Raises:
-            LifecycleError: others use the object in another event loop.
+            LifecycleError: the object is used in another event loop.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not None and self._loop is not loop and self._loop.is_running():
-            raise LifecycleError(
-                "this PrometheusMetrics is used in another event loop: make one for each"
-            )
+            raise LifecycleError("this Metrics is used in another event loop: make one for each")
         self._loop = loop
         self._watching.loop = loop
 
-    async def on_stop(self) -> None:
-        """See ``Hooks``."""
+    def on_sent(self, batch: Sequence[Sent]) -> None:
+        for kind, run in groupby(batch, _kind):
+            self._of(_key(kind)).sent += len(tuple(run))
 
-    def on_enqueue_success(self, event: EnqueueSuccess) -> None:
-        """See ``Hooks``."""
-        docket = event.envelope.docket
-        key = "event", event.queue, docket.event_key, docket.target_subscriber
-        (self._series.get(key) or self._make(*key)).sent += 1
+    def on_attempted(self, batch: Sequence[Attempt]) -> None:
+        for (*key, known, malformed), group in groupby(batch, _attempt_key):
+            attempts = tuple(group)
+            labels = cast("_Key", tuple(key))
+            if malformed or not known:
+                labels = self._of_unread(labels, len(attempts) if malformed else 0, known=known)
+            self._of(labels).add(attempts)
 
-    def on_enqueue_error(self, event: EnqueueError) -> None:
-        """See ``Hooks``."""
-        docket = event.envelope.docket
-        key = "event", event.queue, docket.event_key, docket.target_subscriber
-        self._of(*key).send_errors += 1
+    def on_enqueue_error(self, event: NotSent) -> None:
+        self._of(_key(event.message.kind)).send_errors += 1
 
     def on_transport_fallback(self, event: TransportFallback) -> None:
-        """See ``Hooks``."""
         names = (
             storable_text(event.failed, _LONGEST_LABEL),
             storable_text(event.next, _LONGEST_LABEL),
         )
         self._all.fallbacks[names] = self._all.fallbacks.get(names, 0) + 1
 
-    def on_worker_success(self, event: WorkerSuccess) -> None:
-        """See ``Hooks``."""
-        docket = event.envelope.docket
-        series = self._of("event", event.queue, docket.event_key, docket.target_subscriber)
-        due = docket.scheduled_for or docket.created_at
-        series.ended("success", True, event.duration, event.started_at - due.timestamp())
-
-    def short_stored(
-        self, queue: str, event_key: str, subscriber: str, transport: str
-    ) -> TellStored:
-        """See ``TakesFacts``."""
-        return self._of("event", queue, event_key, subscriber).stored
-
-    def short_success(
-        self, queue: str, event_key: str, subscriber: str, transport: str
-    ) -> TellSuccesses:
-        """See ``TakesFacts``."""
-        return self._of("event", queue, event_key, subscriber).succeeded
-
-    def on_worker_error(self, event: WorkerError) -> None:
-        """See ``Hooks``."""
-        docket = event.envelope.docket
-        # Whatever its sender claims: this process has no such subscriber.
-        known = event.subscriber is not None
-        name, subscriber = (
-            (docket.event_key, docket.target_subscriber) if known else (UNKNOWN, UNKNOWN)
-        )
-        due = docket.scheduled_for or docket.created_at
-        self._of("event", event.queue, name, subscriber).ended(
-            event.outcome, event.ran, event.duration, event.started_at - due.timestamp()
-        )
-
-    def on_decode_error(self, event: DecodeFailure) -> None:
-        """See ``Hooks``."""
-        queue = self._queue(event.queue)
-        self._all.malformed[queue] = self._all.malformed.get(queue, 0) + 1
-        self._of("event", event.queue, UNKNOWN, UNKNOWN).ended(event.outcome, False, 0.0, 0.0)
-
-    # -- other ways in ----------------------------------------------------------------------------
-
-    def record_sent(self, message: SentMessage) -> None:
-        """Count a job, a call or a message that was stored. See ``Recorder``."""
-        self._of(message.way, message.queue, message.name, message.receiver).sent += 1
-
-    def record_attempt(self, attempt: AttemptedMessage) -> None:
-        """Count an attempt to handle a job, a call or a message. See ``Recorder``."""
-        due = attempt.created_at if attempt.due_at is None else attempt.due_at
-        name = attempt.name if attempt.known else UNKNOWN
-        self._of(attempt.way, attempt.queue, name, attempt.receiver).ended(
-            attempt.outcome, attempt.ran, attempt.duration, attempt.started_at - due
-        )
-
     # -- internals --------------------------------------------------------------------------------
 
-    def _of(self, *key: str) -> Series:
-        return self._series.get(key) or self._make(*key)
+    def _of_unread(self, key: _Key, malformed: int, *, known: bool) -> _Key:
+        """The key of messages that are malformed, or whose name only their sender knows."""
+        way, queue, _, receiver = key
+        if malformed:
+            label = self._queue(queue)
+            self._all.malformed[label] = self._all.malformed.get(label, 0) + malformed
+        if way == "event":
+            return way, queue, UNKNOWN, UNKNOWN
+        return key if known else (way, queue, UNKNOWN, receiver)
 
-    def _make(self, way: str, queue: str, name: str, subscriber: str) -> Series:
+    def _of(self, key: _Key) -> Series:
+        found = self._series.get(key)
+        if found is not None:
+            return found
         if len(self._series) < self._max_series:
-            labels = tuple(storable_text(one, _LONGEST_LABEL) for one in (way, queue, name))
-            labels = (*labels, storable_text(subscriber, _LONGEST_LABEL))
-            key = (way, queue, name, subscriber)
+            labels = tuple(storable_text(one, _LONGEST_LABEL) for one in key)
         else:
+            way, queue, _, _ = key
             labels = key = (way, self._queue(queue), OTHER, OTHER)
             if (found := self._series.get(key)) is not None:
                 return found
@@ -222,7 +188,7 @@ class PrometheusMetrics(Hooks):
         return made
 
     def _queue(self, queue: str) -> str:
-        """The name of a queue as a label. There are few; whoever makes many gets ``other``."""
+        """The name of a queue as a label; ``other`` beyond the limit."""
         if queue not in self._queues:
             if len(self._queues) >= self._max_series:
                 return OTHER

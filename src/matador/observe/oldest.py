@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TypeGuard
 
-from matador.transports.base import Aging, Browsing, BrowsingByTaking, Transport
+from matador.errors import QueueNotFoundError
+from matador.transports.base import (
+    Aging,
+    Browsing,
+    Choosing,
+    Transport,
+    browses_by_taking,
+    members_of,
+)
 
 _LOOKED_AT = 50
 
@@ -13,13 +21,12 @@ _LOOKED_AT = 50
 def can_look(transport: Transport) -> TypeGuard[Browsing]:
     """Can messages be looked at without touching them?"""
     browses = transport.capabilities.browse and isinstance(transport, Browsing)
-    takes = isinstance(transport, BrowsingByTaking) or transport.name == "multi"  # one of those may
-    return browses and not takes
+    return browses and not browses_by_taking(transport)
 
 
 def tells_age(transport: Transport) -> bool:
     """Can the age of the oldest message be found out?"""
-    return can_look(transport) or _is_aging(transport)
+    return all(can_look(one) or _is_aging(one) for one in members_of(transport))
 
 
 async def oldest_due(transport: Transport, queue: str) -> datetime | None:
@@ -31,6 +38,8 @@ async def oldest_due(transport: Transport, queue: str) -> datetime | None:
     Raises:
         QueueNotFoundError: there is no such queue.
     """
+    if isinstance(transport, Choosing):
+        return await _oldest_of(transport, queue)
     if _is_aging(transport):
         return await transport.oldest_due(queue)
     if not can_look(transport):
@@ -42,6 +51,21 @@ async def oldest_due(transport: Transport, queue: str) -> datetime | None:
         if since is not None and since <= now and (oldest is None or since < oldest):
             oldest = since
     return oldest
+
+
+async def _oldest_of(group: Choosing, queue: str) -> datetime | None:
+    """The same for the transports of a group that are connected."""
+    found: list[datetime | None] = []
+    missing: QueueNotFoundError | None = None
+    for transport in group.transports:
+        if transport.state.status == "connected":
+            try:
+                found.append(await oldest_due(transport, queue))
+            except QueueNotFoundError as error:
+                missing = error
+    if missing is not None and not found:
+        raise missing
+    return min((since for since in found if since is not None), default=None)
 
 
 async def oldest_age(transport: Transport, queue: str) -> float | None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from matador.messages.health import MessagingHealth
 from matador.runtime.health import ConsumerHealth, Health
-
-AnyHealth: TypeAlias = Health | MessagingHealth
 
 
 @runtime_checkable
 class HasHealth(Protocol):
-    """An application, a worker, a server: whatever says how it is doing."""
+    """An application, a worker, a server, a client or a service."""
 
-    def health(self) -> AnyHealth:
+    def health(self) -> Health:
         """How it is doing."""
+        ...
+
+    @property
+    def consumer_health(self) -> Sequence[ConsumerHealth]:
+        """How each queue is being consumed."""
         ...
 
 
@@ -35,9 +38,9 @@ def live(source: HasHealth) -> Probe:
     free and nothing is running. A broker that is down is no reason to restart a worker.
     """
     health = source.health()
-    connected = health.connection.status == "connected"
-    stuck = any(one.stalled and not one.running for one in consumers_of(health))
-    return Probe(not (connected and stuck), _details(health))
+    connected = health.connection_state == "connected"
+    stuck = any(one.stalled and not one.running for one in source.consumer_health)
+    return Probe(not (connected and stuck), _details(source, health))
 
 
 def ready(source: HasHealth) -> Probe:
@@ -46,22 +49,27 @@ def ready(source: HasHealth) -> Probe:
     state = getattr(source, "state", None)
     status = getattr(state, "status", "running")
     ok = health.status == "healthy" and status == "running"
-    details = _details(health)
+    details = _details(source, health)
     if state is not None:
         details["state"] = status
     return Probe(ok, details)
 
 
-def consumers_of(health: AnyHealth) -> tuple[ConsumerHealth, ...]:
-    """How each queue is being consumed."""
-    return health.queues if isinstance(health, Health) else health.consumers
+def together(probes: Sequence[Probe]) -> Probe:
+    """The answer of several services of one process: yes if all say so.
+
+    The status, connection and state are those of the first one that says no, or else of the first.
+    """
+    first = min(probes, key=lambda one: one.ok)
+    queues = {name: one for probe in probes for name, one in probe.details["queues"].items()}
+    return Probe(first.ok, {**first.details, "queues": queues})
 
 
-def _details(health: AnyHealth) -> dict[str, Any]:
-    # No error texts: they may name hosts, and anybody may ask.
+def _details(source: HasHealth, health: Health) -> dict[str, Any]:
+    # No error texts: they may name hosts, and the endpoint has no login.
     return {
         "status": health.status,
-        "connection": health.connection.status,
+        "connection": health.connection_state,
         "queues": {
             one.queue: {
                 "receiving": one.receiving,
@@ -70,6 +78,6 @@ def _details(health: AnyHealth) -> dict[str, Any]:
                 "running": one.running,
                 "concurrency": one.concurrency,
             }
-            for one in consumers_of(health)
+            for one in source.consumer_health
         },
     }

@@ -1,20 +1,19 @@
 """The counters and histograms themselves, and those of one queue, name and subscriber.
 
 They are plain numbers, which an event loop changes and any thread may read: the metrics of
-``prometheus_client`` take a lock for each change, which costs more than all the rest. They become
-its metrics when somebody looks.
+``prometheus_client`` take a lock for each change, which costs more than all the rest. They are
+converted to its metrics when those are collected.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from matador.errors import ConfigurationError
-from matador.events.short_forms import Success
 from matador.policy.retry import Outcome
+from matador.runtime.facts import Attempt
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -34,7 +33,6 @@ class Series:
 
     __slots__ = (
         "_bounds",
-        "dead_letters",
         "duration",
         "durations",
         "labels",
@@ -49,73 +47,50 @@ class Series:
         self.labels = labels
         self.sent = 0
         self.send_errors = 0
-        self.dead_letters = 0
         self.outcomes: dict[Outcome, int] = {}
         self._bounds = bounds
         self.durations: list[int] = []
         self.waits: list[int] = []
         self.duration = self.wait = 0.0
 
-    def stored(self, sent: object) -> None:
-        """A message was stored."""
-        self.sent += 1
-
-    def succeeded(self, successes: Sequence[Success]) -> None:
-        """``ended`` for the outcome of nearly every message, of many at once."""
+    def add(self, attempts: Sequence[Attempt]) -> None:
+        """Count attempts that have ended. A message that was refused has no duration."""
         outcomes, bounds = self.outcomes, self._bounds
-        if not self.durations:
-            self._make_histograms()
-        outcomes["success"] = outcomes.get("success", 0) + len(successes)
-        durations, waits, shortest = self.durations, self.waits, bounds[0]
-        total = waited_in_all = 0.0
-        short = 0
-        # The bucket of the last wait, and how many in a row were in it: they are alike in a batch.
-        place, above, up_to, alike = 0, 0.0, 0.0, 0
-        for docket, started_at, duration, _, _ in successes:
+        durations, waits = self.durations, self.waits
+        shortest, total, waited_in_all = bounds[0], 0.0, 0.0
+        successes = 0
+        for attempt in attempts:
+            outcome = attempt.outcome
+            if outcome == "success":
+                successes += 1
+            else:
+                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+            if not attempt.ran:
+                continue
+            if not durations:
+                durations, waits = self._make_histograms()
+            duration, message = attempt.duration, attempt.message
+            durations[0 if duration <= shortest else bisect_left(bounds, duration)] += 1
             total += duration
-            if duration <= shortest:
-                short += 1
-            else:
-                durations[bisect_left(bounds, duration)] += 1
-            due = docket.scheduled_for
-            waited = started_at - (docket.created_at if due is None else due).timestamp()
-            if above < waited <= up_to:
-                alike += 1
-            else:
-                waits[place] += alike
+            due = message.due_at
+            waited = attempt.started_at - (message.created_at if due is None else due)
+            if waited <= shortest:
+                waits[0] += 1
                 if waited < 0:  # clocks of two machines may differ
-                    waited = 0.0
-                place = bisect_left(bounds, waited)
-                above = bounds[place - 1] if place else 0.0
-                up_to = bounds[place] if place < len(bounds) else inf
-                alike = 1
+                    continue
+            else:
+                waits[bisect_left(bounds, waited)] += 1
             waited_in_all += waited
-        durations[0] += short
-        waits[place] += alike
+        if successes:
+            outcomes["success"] = outcomes.get("success", 0) + successes
         self.duration += total
         self.wait += waited_in_all
 
-    def ended(self, outcome: Outcome, ran: bool, duration: float, waited: float) -> None:
-        """An attempt has ended. A message that was refused has no duration."""
-        outcomes = self.outcomes
-        outcomes[outcome] = outcomes.get(outcome, 0) + 1
-        if outcome == "dead-letter":
-            self.dead_letters += 1
-        if ran:
-            bounds = self._bounds
-            if not self.durations:
-                self._make_histograms()
-            self.durations[bisect_left(bounds, duration)] += 1
-            self.duration += duration
-            if waited < 0:  # clocks of two machines may differ
-                waited = 0.0
-            self.waits[bisect_left(bounds, waited)] += 1
-            self.wait += waited
-
-    def _make_histograms(self) -> None:
+    def _make_histograms(self) -> tuple[list[int], list[int]]:
         number = len(self._bounds) + 1
         self.waits = [0] * number
         self.durations = [0] * number
+        return self.durations, self.waits
 
 
 class AllSeries:
@@ -129,7 +104,7 @@ class AllSeries:
         self._bounds = tuple(float(one) for one in bounds if one != float("inf"))
         if not self._bounds or list(self._bounds) != sorted(set(self._bounds)):
             raise ConfigurationError(
-                f"PrometheusMetrics: buckets must be numbers in ascending order, got {bounds!r}"
+                f"Metrics: buckets must be numbers in ascending order, got {bounds!r}"
             )
         self._series: list[Series] = []
         self.malformed: dict[str, int] = {}
@@ -165,7 +140,7 @@ class AllSeries:
         fallbacks = counter("transport_fallbacks", text, ("failed", "next"))
         durations = HistogramMetricFamily(
             "matador_attempt_duration_seconds",
-            "How long the code of a subscriber or a job ran.",
+            "How long the handler of a message ran.",
             labels=_LABELS,
         )
         waits = HistogramMetricFamily(
@@ -177,7 +152,7 @@ class AllSeries:
             for family, number in (
                 (sent, one.sent),
                 (errors, one.send_errors),
-                (letters, one.dead_letters),
+                (letters, one.outcomes.get("dead-letter", 0)),
             ):
                 if number:
                     family.add_metric(one.labels, number)

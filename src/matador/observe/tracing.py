@@ -1,7 +1,7 @@
-"""``Tracing``: spans and metrics for OpenTelemetry, with the context of a trace in each message.
+"""``Tracing``: spans and metrics for OpenTelemetry, with the context of the trace in each message.
 
 Names and attributes are those of OpenTelemetry's conventions for messaging. The context travels in
-the metadata of an envelope, as ``traceparent`` and ``tracestate`` of W3C Trace Context: so it stays
+the metadata of a message, as ``traceparent`` and ``tracestate`` of W3C Trace Context. So it stays
 with the message through retries, dead letters and redrives, and programs in other languages can
 read it.
 """
@@ -9,41 +9,39 @@ read it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, MutableMapping
-from contextvars import Context as Variables
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from matador.events.hooks import (
-    DecodeFailure,
-    EnqueueError,
-    Hooks,
-    Processing,
-    Sending,
-    WorkerError,
-)
-from matador.events.short_forms import Surrounding
-from matador.model.envelope import Docket
-from matador.model.text import SHORT_TEXT, storable_text
-from matador.observe.sampling import DrawnIds
-from matador.observe.span_content import KeptContent, about_message, attributes, record_error
-from matador.observe.spans import SCOPE, Spans
-from matador.observe.trace_context import NOT_SAMPLED, TRACEPARENT_LENGTH, is_sampled, is_valid
-from matador.runtime.recorder import AttemptedMessage, SentMessage, Way
+from matador.errors import MissingExtraError
+from matador.model.text import SHORT_TEXT, error_text, storable_text
+from matador.runtime.facts import Attempt, NotSent, Received
+from matador.runtime.hooks import Hooks, Sending
+from matador.transports.credentials import without_secrets
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import Span, SpanContext, TracerProvider
+    from opentelemetry.trace import Span, TracerProvider
 
-_MOST_KEYS = 10  # of events in one send, in its attributes
+SCOPE = "matador"
+"""The name of the instrumentation."""
+
+_HEADERS = ("traceparent", "tracestate")
+_LONGEST_HEADER = 512
+_MOST_NAMES = 10  # of the messages of one send, in its attributes
+_SYSTEMS = {"sqs": "aws_sqs", "bullmq": "redis"}
 
 
 class _Open(NamedTuple):
-    """A span that has begun."""
+    """A send or an attempt that has begun.
 
-    span: Span
+    ``span`` is None if the trace is not sampled. ``about``: the attributes for metrics.
+    """
+
+    span: Span | None
     about: Mapping[str, Any]
     began: float
-    token: Any
+    token: Any = None
 
 
 class Tracing(Hooks):
@@ -51,16 +49,13 @@ class Tracing(Hooks):
 
     A send is a span of kind PRODUCER. Each attempt to handle one of its messages is a span of kind
     CONSUMER and a child of it; what your callback does, sends included, are children of that. A
-    message that is refused or cannot be read has a span, too. Also records the metrics
-    ``messaging.process.duration``, ``messaging.client.operation.duration`` and
-    ``messaging.client.sent.messages``.
+    call is a span of kind CLIENT, and its handling one of kind SERVER. A message that is refused or
+    cannot be read has a span, too. Also records the metrics ``messaging.process.duration``,
+    ``messaging.client.operation.duration`` and ``messaging.client.sent.messages``.
 
-    For jobs, RPC, pub/sub and channels, pass it as ``journal=``; ``Recorders(journal, tracing)`` is
-    for both. There, the context is in the metadata of a job, or in the headers of a message. A call
-    is a span of kind CLIENT, and its handling one of kind SERVER.
-
-    The package needs only OpenTelemetry's API. Where spans go is decided by the SDK that your
-    program sets up; without one, nothing is recorded.
+    The package needs only OpenTelemetry's API. The SDK that your program sets up decides where
+    spans go and which traces are sampled; without one, nothing is recorded. A send or an attempt
+    inside a trace that is not sampled makes no span: it only passes on the context.
 
     Args:
         tracer_provider: makes the tracer; None: the global one.
@@ -80,263 +75,165 @@ class Tracing(Hooks):
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        self._spans = Spans(tracer_provider)
-        from opentelemetry import metrics
+        try:
+            from opentelemetry import context, metrics, trace
+        except ImportError as error:
+            raise MissingExtraError("Tracing", "otel") from error
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self._meter_provider = (
-            metrics.get_meter_provider if meter_provider is None else (lambda: meter_provider)
-        )
-        self._measures = True
-        # What the short forms use: looked up once.
-        self._sends_short = self._takes_short = False
-        self._drawn: DrawnIds | None = None
-        contexts = self._spans.contexts
-        self._get, self._set = contexts.get, contexts.set
-        self._key, self._nothing = contexts.key, contexts.nothing
-        self._no_parent, self._unsampled_context = contexts.no_parent, contexts.unsampled_context
-        self._unsampled = (contexts.unsampled_context, contexts.unsampled_span)
-        self._new_context: Any = dict.__new__
+        self._context, self._trace = context, trace
+        self._kinds = trace.SpanKind
+        self._w3c = TraceContextTextMapPropagator()
+        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._process_seconds = meter.create_histogram("messaging.process.duration", "s")
         self._send_seconds = meter.create_histogram("messaging.client.operation.duration", "s")
         self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
-        self._content = KeptContent()
-
-    def on_start(self) -> None:
-        """See ``Hooks``. The SDK is set up by now."""
-        self._spans.prepare()
-        # That of the API does nothing.
-        home = type(self._meter_provider()).__module__
-        self._measures = not home.startswith("opentelemetry.metrics")
-        short = not self._measures
-        self._sends_short = short and self._spans.decides
-        self._takes_short = short and self._spans.follows
-        self._drawn = self._spans.drawn
 
     # -- sending ----------------------------------------------------------------------------------
 
     def on_send_enter(self, event: Sending) -> _Open:
-        """A span around a send, whose context goes into the messages."""
-        keys = event.event_keys
-        single = len(keys) == 1
-        name, about = self._content.send(event.transport, keys[0] if single else "")
-        spans, contexts = self._spans, self._spans.contexts
-        span = spans.start(name, spans.producer, about)
-        if event.count > 1 and span.is_recording():
-            span.set_attribute("messaging.batch.message_count", event.count)
-            span.set_attribute("matador.events", keys[:_MOST_KEYS])
-        contexts.inject(span, event.metadata)
-        token = contexts.attach_with(span)
-        return _Open(span, about, time.perf_counter(), token)
+        """Begin a span, whose context goes into the messages."""
+        single = event.names[0] if len(event.names) == 1 else ""
+        destination = single if event.way == "event" else event.receiver
+        about = _attributes(event.transport, destination, "send")
+        about["messaging.operation.name"] = event.operation
+        current = self._context.get_current()
+        if self._is_unsampled(current):
+            self._w3c.inject(event.metadata, current)
+            return _Open(None, about, time.perf_counter())
+        more = dict(about)
+        if event.way != "event":
+            more["matador.way"] = event.way
+            if single:
+                more["matador.name"] = single
+        if event.count > 1:
+            more["messaging.batch.message_count"] = event.count
+            names = "matador.events" if event.way == "event" else "matador.names"
+            more[names] = event.names[:_MOST_NAMES]
+        kinds = self._kinds
+        kind = kinds.CLIENT if event.operation == "call" else kinds.PRODUCER
+        title = f"{event.operation} {destination}" if destination else event.operation
+        span = self._tracer.start_span(title, current, kind, more)
+        inside = self._trace.set_span_in_context(span, current)
+        self._w3c.inject(event.metadata, inside)
+        return _Open(span, about, time.perf_counter(), self._context.attach(inside))
 
     def on_send_exit(self, event: Sending, state: _Open, error: BaseException | None) -> None:
-        """The end of the span."""
-        self._spans.contexts.detach(state.token)
+        if state.token is not None:
+            self._context.detach(state.token)
         about = self._end(state, error)
-        if self._measures:
-            self._send_seconds.record(time.perf_counter() - state.began, about)
-            self._sent.add(event.count, about)
+        self._send_seconds.record(time.perf_counter() - state.began, about)
+        self._sent.add(event.count, about)
 
-    def short_send(self, event_key: str | None, transport: str) -> str | Surrounding | None:
-        """See ``SkipsMessages``. A trace that is not sampled needs no span."""
-        if not self._sends_short:
-            return None
-        context: Any = self._get(self._nothing)
-        span: Any
-        if type(context) is self._unsampled_context:
-            span = context  # which has the text of its span
-        else:
-            span = context.get(self._key) if context else None
-        if type(span) in self._unsampled:
-            if is_valid(span.text):
-                return span.text
-            span = None
-        found: str | SpanContext | None
-        if span is None or span is self._no_parent:
-            drawn = self._drawn
-            if drawn is None:
-                return None
-            try:
-                found = drawn.traces.pop()
-            except IndexError:
-                found = drawn.more_traces()
-        else:
-            found = self._spans.below(span)
-        if found is None or (isinstance(found, str) and len(found) == TRACEPARENT_LENGTH):
-            return found
-        if event_key is None:
-            self._spans.keep(found)
-            return None
-        name, about = self._content.send(transport, event_key)
-        return self._spans.light_send(name, about, found)
-
-    def on_enqueue_error(self, event: EnqueueError) -> None:
-        """A message of the send that goes on could not be stored."""
-        span = self._spans.contexts.current()
-        if span is not None:
-            record_error(span, event.error)
+    def on_enqueue_error(self, event: NotSent) -> None:
+        """Note on the span of the current send that a message could not be stored."""
+        if event.error is not None:
+            self._record_error(self._trace.get_current_span(), event.error)
 
     # -- handling ---------------------------------------------------------------------------------
 
-    def on_worker_enter(self, event: Processing) -> _Open:
-        """A span around an attempt, in the trace of the send."""
-        name, about = self._content.process(event.queue, event.transport)
-        docket = event.envelope.docket
-        spans, contexts = self._spans, self._spans.contexts
-        span = spans.unsampled(docket.metadata)
-        if span is None:
-            context = contexts.extracted(docket.metadata)
-            more = about_message(about, event.envelope.id, docket)
-            span = spans.start(name, spans.consumer, more, context)
-        # The context variables end with the callback: nothing need be detached.
-        contexts.attach(contexts.with_only(span))
-        return _Open(span, about, time.perf_counter(), None)
+    def on_worker_enter(self, event: Received) -> _Open:
+        """Begin a span in the trace of the send, and make it the current one of the handler."""
+        about = _attributes(event.transport, event.queue, "process")
+        context = self._extracted(event.metadata)
+        span = None
+        if not self._is_unsampled(context):
+            span = self._start(event, about, context, _about_message(event))
+            context = self._trace.set_span_in_context(span, self._context.Context())
+        self._context.attach(context)  # ends with the handler: it need not be detached
+        return _Open(span, about, time.perf_counter())
 
-    def on_worker_exit(self, event: Processing, state: _Open, error: BaseException | None) -> None:
-        """The end of the span."""
+    def on_worker_exit(self, event: Received, state: _Open, error: BaseException | None) -> None:
         about = self._end(state, error)
-        if self._measures:
-            self._process_seconds.record(time.perf_counter() - state.began, about)
+        self._process_seconds.record(time.perf_counter() - state.began, about)
 
-    def short_attempt(
-        self, variables: Variables, message_id: str, docket: Docket, queue: str, transport: str
-    ) -> Surrounding | bool:
-        """See ``SkipsMessages``. What the callback sends is in the same trace."""
-        if not self._takes_short:
-            return False
-        metadata = docket.metadata
-        text: Any = metadata.get("traceparent")
-        if "tracestate" in metadata:
-            return False
-        if text is None and self._drawn is not None:  # whoever sent it does not trace
-            text = self._drawn.trace()
-        elif type(text) is not str:
-            return False
-        if len(text) == TRACEPARENT_LENGTH and text.endswith(NOT_SAMPLED):
-            context = self._new_context(self._unsampled_context)
-            context.text = text
-            variables.run(self._set, context)
-            return True
-        if "traceparent" in metadata and not is_sampled(text):
-            return False
-        name, about = self._content.process(queue, transport)
-        spans = self._spans
-        return spans.light_attempt(variables, name, about, message_id, docket, text) or False
-
-    def on_worker_error(self, event: WorkerError) -> None:
-        """A message that was refused: its callback did not run, so nothing else has told it."""
-        if event.ran:
-            return
-        envelope = event.envelope
-        self._refused(
-            event.queue, event.transport, event.error, envelope.id, envelope.docket.metadata
-        )
-
-    def on_decode_error(self, event: DecodeFailure) -> None:
-        """A message that could not be read, and so belongs to no trace."""
-        self._refused(event.queue, event.transport, event.error, event.delivery.id, None)
-
-    # -- jobs, calls and messages -----------------------------------------------------------------
-
-    async def on_stop(self) -> None:
-        """See ``Hooks`` and ``Recorder``."""
-
-    def record_sent(self, message: SentMessage) -> None:
-        """See ``Recorder``. The span of the send says it."""
-
-    def record_attempt(self, attempt: AttemptedMessage) -> None:
-        """See ``Recorder``. The span of the attempt says it."""
-
-    def begin_send(
-        self,
-        way: Way,
-        operation: str,
-        name: str,
-        receiver: str,
-        transport: str,
-        carrier: MutableMapping[str, Any],
-    ) -> _Open:
-        """A span around an add, a call or a publish. See ``TracesMessages``."""
-        spans, contexts = self._spans, self._spans.contexts
-        about: dict[str, Any] = {
-            **attributes(transport, receiver, "send"),
-            "messaging.operation.name": operation,
-        }
-        kind = spans.client if operation == "call" else spans.producer
-        more = {**about, "matador.way": way, "matador.name": name}
-        span = spans.start(f"{operation} {receiver}", kind, more)
-        contexts.inject(span, carrier)
-        token = contexts.attach_with(span)
-        return _Open(span, about, time.perf_counter(), token)
-
-    def end_send(self, span: _Open | None, error: BaseException | None) -> None:
-        """The end of the span."""
-        if span is not None:
-            self._spans.contexts.detach(span.token)
-            about = self._end(span, error)
-            if self._measures:
-                self._send_seconds.record(time.perf_counter() - span.began, about)
-                self._sent.add(1, about)
-
-    def begin_attempt(
-        self,
-        way: Way,
-        name: str,
-        queue: str,
-        transport: str,
-        message_id: str,
-        carrier: Mapping[str, Any],
-    ) -> _Open:
-        """A span around an attempt, in the trace of the send. See ``TracesMessages``."""
-        spans, contexts = self._spans, self._spans.contexts
-        title, about = self._content.process(queue, transport)
-        span = spans.unsampled(carrier)
-        if span is None:
-            context = contexts.extracted(carrier)
-            more: dict[str, Any] = {
-                **about,
-                "matador.way": way,
-                "matador.name": storable_text(name, SHORT_TEXT),
-            }
-            if message_id:
-                more["messaging.message.id"] = storable_text(message_id, SHORT_TEXT)
-            kind = spans.server if way == "rpc" else spans.consumer
-            span = spans.start(title, kind, more, context)
-        token = contexts.attach(contexts.with_only(span))
-        return _Open(span, about, time.perf_counter(), token)
-
-    def end_attempt(self, span: _Open | None, error: BaseException | None) -> None:
-        """The end of the span."""
-        if span is not None:
-            self._spans.contexts.detach(span.token)
-            about = self._end(span, error)
-            if self._measures:
-                self._process_seconds.record(time.perf_counter() - span.began, about)
+    def on_attempted(self, batch: Sequence[Attempt]) -> None:
+        """Make spans for messages that were refused, whose handlers did not run."""
+        for attempt in batch:
+            error = attempt.error
+            if attempt.ran or error is None:
+                continue
+            message = attempt.message
+            malformed = attempt.malformed and message.way == "event"  # so its trace is unknown
+            context = self._extracted(None if malformed else message.metadata)
+            if not self._is_unsampled(context):
+                about = _attributes(message.transport, message.queue, "process")
+                more = _id_of(message) if malformed else _about_message(message)
+                span = self._start(message, about, context, more)
+                self._record_error(span, error)
+                span.end()
 
     # -- internals --------------------------------------------------------------------------------
 
+    def _start(
+        self, message: Received, about: dict[str, Any], context: Context, more: dict[str, Any]
+    ) -> Span:
+        kind = self._kinds.SERVER if message.way == "rpc" else self._kinds.CONSUMER
+        return self._tracer.start_span(f"process {message.queue}", context, kind, about | more)
+
     def _end(self, state: _Open, error: BaseException | None) -> Mapping[str, Any]:
-        """End a span. The attributes for metrics."""
-        about = state.about
+        """End the span. The attributes for metrics."""
+        span, about = state.span, state.about
         if error is not None:
-            record_error(state.span, error)
+            if span is not None:
+                self._record_error(span, error)
             about = {**about, "error.type": type(error).__name__}
-        state.span.end()
+        if span is not None:
+            span.end()
         return about
 
-    def _refused(
-        self,
-        queue: str,
-        transport: str,
-        error: BaseException,
-        message_id: str,
-        metadata: Mapping[str, Any] | None,
-    ) -> None:
-        name, known = self._content.process(queue, transport)
-        about = dict(known)
-        if message_id:
-            about["messaging.message.id"] = storable_text(message_id, SHORT_TEXT)
-        spans = self._spans
-        span = spans.start(name, spans.consumer, about, spans.contexts.extracted(metadata))
-        record_error(span, error)
-        span.end()
+    def _is_unsampled(self, context: Context) -> bool:
+        known = self._trace.get_current_span(context).get_span_context()
+        return known.is_valid and not known.trace_flags.sampled
+
+    def _extracted(self, metadata: Mapping[str, Any] | None) -> Context:
+        """The context that a message carries. Never the current one, which belongs to the slot."""
+        carrier = {
+            name: value
+            for name in _HEADERS
+            if metadata and isinstance(value := metadata.get(name), str)
+            if len(value) <= _LONGEST_HEADER
+        }
+        return self._w3c.extract(carrier, self._context.Context())
+
+    def _record_error(self, span: Span, error: BaseException) -> None:
+        """Note on a span that it failed, without secrets."""
+        if span.is_recording():
+            text, kind = without_secrets(error_text(error)), type(error).__name__
+            span.add_event("exception", {"exception.type": kind, "exception.message": text})
+            span.set_attribute("error.type", kind)
+            span.set_status(self._trace.StatusCode.ERROR, text)
+
+
+def _attributes(transport: str, destination: str, operation: str) -> dict[str, Any]:
+    about = {
+        "messaging.system": _SYSTEMS.get(transport, transport),
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+    }
+    if destination:
+        about["messaging.destination.name"] = destination
+    return about
+
+
+def _id_of(message: Received) -> dict[str, Any]:
+    if not message.id:
+        return {}
+    return {"messaging.message.id": storable_text(message.id, SHORT_TEXT)}
+
+
+def _about_message(message: Received) -> dict[str, Any]:
+    """The attributes of one message."""
+    name = storable_text(message.name, SHORT_TEXT)
+    about = _id_of(message)
+    if message.way != "event":
+        return about | {"matador.way": message.way, "matador.name": name}
+    about |= {
+        "matador.event": name,
+        "matador.subscriber": storable_text(message.receiver, SHORT_TEXT),
+        "matador.attempt": message.attempt,
+    }
+    if message.correlation_id is not None:
+        about["messaging.message.conversation_id"] = message.correlation_id
+    return about

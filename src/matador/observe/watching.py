@@ -1,7 +1,7 @@
-"""What metrics ask when somebody looks: connections, workers, depths of queues, counters.
+"""Metrics that are read on request: connections, workers and depths of queues.
 
 A collector for ``prometheus_client``. It never waits for a broker: it shows the depths it has, and
-asks for new ones beside.
+asks for new ones in the background.
 """
 
 from __future__ import annotations
@@ -9,29 +9,49 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from matador.errors import ConfigurationError
+from matador.channels import QueueService
+from matador.errors import (
+    ConfigurationError,
+    NotStartedError,
+    QueueNotFoundError,
+    UnsupportedError,
+)
 from matador.events.app import Matador
+from matador.jobs import Queue, Worker
 from matador.model.message import QueueDepth
 from matador.model.text import storable_text
-from matador.observe.message_counts import Counted, counting
-from matador.observe.oldest import oldest_age
-from matador.observe.probes import HasHealth, consumers_of
+from matador.observe.sources import Source, sources
+from matador.pubsub import Subscriber
+from matador.rpc import RpcServer
 from matador.runtime.few_at_once import few_at_once
-from matador.transports.base import Measuring
+from matador.runtime.health import ConsumerHealth, Health
+from matador.runtime.metrics import Metrics
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from matador.jobs import Worker
-    from matador.pubsub import Publisher, Subscriber
-    from matador.rpc import RpcClient, RpcServer
 
-Watchable: TypeAlias = "Matador | Worker | RpcServer | RpcClient | Publisher | Subscriber"
-"""What metrics can watch."""
+@runtime_checkable
+class Watchable(Protocol):
+    """An application, a worker, a server, a client or a service."""
+
+    def health(self) -> Health:
+        """How it is doing."""
+        ...
+
+    @property
+    def consumer_health(self) -> Sequence[ConsumerHealth]:
+        """How each queue is being consumed."""
+        ...
+
+    def metrics(self) -> Metrics:
+        """What it has done."""
+        ...
+
 
 Depths: TypeAlias = Mapping[tuple[str, str], float]
 """Numbers of messages, by the names of queues and states; and ages, as the state ``oldest``."""
@@ -103,10 +123,9 @@ class _Depths:
 class _Source:
     """Something that is watched."""
 
-    has_health: HasHealth
+    service: Watchable
     transport: Callable[[], str]
     depths: _Depths | None = None
-    count: Callable[[], Iterable[Counted]] = tuple
 
 
 class Watching:
@@ -122,7 +141,7 @@ class Watching:
         Raises:
             ConfigurationError: it cannot be watched.
         """
-        if all(source is not known.has_health for known in self._sources):
+        if all(source is not known.service for known in self._sources):
             self._sources.append(_source(source))
 
     async def refresh(self, timeout: float) -> None:
@@ -133,7 +152,7 @@ class Watching:
             await asyncio.wait(waiting, timeout=timeout)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is known before somebody looks."""
+        """The names of these metrics are not reserved."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -144,6 +163,14 @@ class Watching:
             return GaugeMetricFamily(f"matador_{name}", text, labels=labels)
 
         up = gauge("connection_up", "1 while the connection to the broker is up.", "transport")
+        losses = CounterMetricFamily(
+            "matador_connection_losses", "Lost connections to the broker.", labels=["transport"]
+        )
+        recoveries = CounterMetricFamily(
+            "matador_connection_recoveries",
+            "Restored connections to the broker.",
+            labels=["transport"],
+        )
         running = gauge("running", "Messages being handled.", "queue")
         waiting = gauge("waiting", "Messages received that wait for a free slot.", "queue")
         concurrency = gauge("concurrency", "Messages handled at once, at most.", "queue")
@@ -156,12 +183,17 @@ class Watching:
         oldest = gauge(
             "queue_oldest_seconds", "How long the oldest due message has been waiting.", "queue"
         )
-        counted: dict[str, Any] = {}
+        connected: dict[str, bool] = {}  # of sources with the same label: all of them
+        lost: dict[str, int] = {}
+        restored: dict[str, int] = {}
         for source in list(self._sources):
-            health = source.has_health.health()
-            connected = health.connection.status == "connected"
-            up.add_metric([_label(source.transport())], 1.0 if connected else 0.0)
-            for one in consumers_of(health):
+            health, transport = source.service.health(), _label(source.transport())
+            is_up = health.connection_state == "connected"
+            connected[transport] = connected.get(transport, True) and is_up
+            counted = source.service.metrics()
+            lost[transport] = lost.get(transport, 0) + counted.connection_losses
+            restored[transport] = restored.get(transport, 0) + counted.connection_recoveries
+            for one in source.service.consumer_health:
                 labels = [_label(one.queue)]
                 running.add_metric(labels, one.running)
                 waiting.add_metric(labels, one.waiting)
@@ -178,78 +210,65 @@ class Watching:
                 loop = self.loop
                 if loop is not None and loop.is_running() and source.depths.is_due:
                     loop.call_soon_threadsafe(source.depths.ask)
-            for name, text, label, value, by_status in source.count():
-                if name not in counted:
-                    counted[name] = CounterMetricFamily(name, text, labels=(label, "status"))
-                for status, number in by_status.items():
-                    counted[name].add_metric([_label(value), status], number)
-        yield from (up, running, waiting, concurrency, polled, stalled, depth, letters, oldest)
-        yield from counted.values()
+        for transport, is_up in connected.items():
+            up.add_metric([transport], 1.0 if is_up else 0.0)
+            losses.add_metric([transport], lost[transport])
+            recoveries.add_metric([transport], restored[transport])
+        yield from (up, losses, recoveries, running, waiting, concurrency, polled, stalled)
+        yield from (depth, letters, oldest)
 
 
 def _label(text: str) -> str:
     return storable_text(text, _LONGEST_LABEL)
 
 
-def _source(source: Watchable) -> _Source:
+def _source(source: object) -> _Source:
     """How to watch something."""
-    if isinstance(source, Matador):
-        return _Source(
-            source, lambda: source.transport.name, _Depths(lambda: _queue_depths(source))
-        )
-    from matador.jobs import Worker
-
-    if isinstance(source, Worker):
-
-        def transport() -> str:
-            return "none" if source.provider is None else source.provider.transport.name
-
-        return _Source(source, transport, _Depths(lambda: _job_depths(source)))
-    count = counting(source)
-    if count is None:
-        raise ConfigurationError(
-            f"{source!r} cannot be watched: give an application, a job worker, an RPC server or "
-            f"client, a publisher or a subscriber"
-        )
-    return _Source(source, lambda: type(source).__name__, None, count)
+    if isinstance(source, Matador | Worker | RpcServer | Subscriber | QueueService):
+        found = sources({"": source})
+        looked_at = _Depths(lambda: _queue_depths(found[0])) if found else None
+        return _Source(source, lambda: _transport_of(source), looked_at)
+    anything: Any = source
+    if not isinstance(source, Queue) and isinstance(anything, Watchable):
+        return _Source(anything, lambda: _transport_of(anything))
+    raise ConfigurationError(
+        f"{source!r} cannot be watched: give an application, a job worker, an RPC server or "
+        f"client, a publisher, a subscriber or a queue service"
+    )
 
 
-async def _queue_depths(app: Matador) -> Depths:
-    transport = app.transport
-    if not transport.capabilities.depth or not isinstance(transport, Measuring):
+def _transport_of(source: Any) -> str:
+    try:
+        return source.transport.name
+    except (AttributeError, NotStartedError):
+        return type(source).__name__
+
+
+async def _queue_depths(source: Source) -> Depths:
+    """The numbers of what is consumed. An application may have other queues."""
+    try:
+        counts = await source.counts()
+    except UnsupportedError:
         return {}
-    topology = app.topology
-
-    async def ask(name: str) -> Depths:
-        full = topology.full_name(name)
-        found: dict[tuple[str, str], float] = dict(_by_state(full, await transport.depth(full)))
-        if (age := await oldest_age(transport, full)) is not None:
-            found[full, OLDEST] = age
-        for kind in topology.kinds_of(topology.queue(name)):
-            kept = await transport.depth(topology.dead_letter_name(name, kind))
-            found[full, kind] = kept.total
-        return found
-
-    answers = await few_at_once(ask, app.consume_from)
-    return {place: number for answer in answers for place, number in answer.items()}
-
-
-async def _job_depths(worker: Worker) -> Depths:
-    provider = worker.provider
-    if provider is None or not provider.capabilities.counts:
-        return {}
-    counts = await provider.store.count_jobs(await provider.store.open_jobs(worker.queue))
-    states = {
-        "ready": counts.waiting,
-        "delayed": counts.delayed,
-        "in_flight": counts.active,
-        FAILED_JOBS: counts.failed,
-    }
-    return {(worker.queue, state): number for state, number in states.items()}
+    app, topology = source.app, source.topology
+    consumed = None if app is None else {topology.full_name(name) for name in app.consume_from}
+    counts = [one for one in counts if consumed is None or one.queue in consumed]
+    ages = await few_at_once(source.age, [one.queue for one in counts])
+    found: dict[tuple[str, str], float] = {}
+    for one, age in zip(counts, ages, strict=True):
+        if one.depth is None:
+            raise QueueNotFoundError(f"there is no queue {one.queue!r}")
+        found |= dict(_by_state(one.queue, one.depth))
+        if age is not None:
+            found[one.queue, OLDEST] = age
+        for kind, number in one.dead_letters.items():
+            if number is not None:
+                found[one.queue, kind if source.jobs is None else FAILED_JOBS] = number
+    return found
 
 
 def _by_state(queue: str, depth: QueueDepth) -> Iterator[tuple[tuple[str, str], int]]:
-    yield (queue, "ready"), depth.ready
+    yield (queue, "waiting"), depth.ready
     if "delayed" not in depth.unknown:
         yield (queue, "delayed"), depth.delayed
     if "in_flight" not in depth.unknown:

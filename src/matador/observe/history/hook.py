@@ -10,21 +10,14 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matador.charts.markup import titled
 from matador.errors import HistoryError
-from matador.events.hooks import (
-    DecodeFailure,
-    Hooks,
-    Proceed,
-    Processing,
-    WorkerError,
-    WorkerSuccess,
-)
 from matador.model.options import Seconds, seconds
-from matador.model.text import error_text, storable_text
+from matador.model.text import storable_text
 from matador.observe.history.records import (
     BUCKET,
     FailedAttempt,
@@ -35,7 +28,8 @@ from matador.observe.history.records import (
 )
 from matador.observe.history.store import HistoryStore
 from matador.observe.journal.segments import writer_name
-from matador.runtime.recorder import AttemptedMessage, SentMessage
+from matador.runtime.facts import Attempt, Received
+from matador.runtime.hooks import Hooks
 from matador.storage.paths import local_path
 
 log = logging.getLogger("matador.history")
@@ -51,9 +45,9 @@ class History(Hooks):
     """Records counts, failed attempts and what this worker is doing, in a SQLite file.
 
     ``matador dashboard`` reads the file; ``matador worker --history FILE`` adds this hook for you.
-    A thread writes every ``interval`` seconds, so that nobody waits for the disk. Several processes
-    of one machine may share the file. If it cannot be written, the worker goes on without it.
-    Payloads are not recorded, but errors and tracebacks are.
+    A thread writes every ``interval`` seconds, so that workers do not wait for the disk. Several
+    processes of one machine may share the file. If it cannot be written, the worker continues
+    without it. Payloads are not recorded, but errors and tracebacks are.
 
     Args:
         file: the SQLite file.
@@ -101,7 +95,7 @@ class History(Hooks):
             self._thread.start()
 
     async def on_stop(self) -> None:
-        """Write the rest, if nobody else uses the history."""
+        """Write the rest, if this was the last user of the history."""
         self._users -= 1
         thread = self._thread
         if self._users == 0 and thread is not None:
@@ -111,100 +105,69 @@ class History(Hooks):
             self._store.close()
 
     def get_queue_concurrency(self, queue: str) -> None:
-        """Takes note of a queue that is consumed, and decides nothing."""
+        """Note that a queue is consumed. Decides nothing."""
         self._queues.add(queue)
 
-    async def on_worker_wrap(self, event: Processing, proceed: Proceed) -> None:
-        """A message is being handled until this returns."""
-        docket = event.envelope.docket
+    def on_worker_enter(self, event: Received) -> int:
         key = id(event)
-        self._running[key] = RunningMessage(
-            event.envelope.id, docket.event_key, docket.target_subscriber, event.queue, time.time()
-        )
-        try:
-            await proceed()
-        finally:
-            self._running.pop(key, None)
+        name, queue = titled(event.name, event.way), event.queue
+        self._running[key] = RunningMessage(event.id, name, event.receiver, queue, time.time())
+        self._queues.add(queue)
+        return key
 
-    def on_worker_success(self, event: WorkerSuccess) -> None:
-        """A message was handled."""
-        docket = event.envelope.docket
-        key = OutcomeKey(event.queue, docket.event_key, docket.target_subscriber, "success")
-        self._count(key, event.duration_ms, _waited(event))
+    def on_worker_exit(self, event: Received, state: int, error: BaseException | None) -> None:
+        self._running.pop(state, None)
 
-    def on_worker_error(self, event: WorkerError) -> None:
-        """A message failed, or was refused."""
-        docket, error = event.envelope.docket, event.error
-        key = OutcomeKey(event.queue, docket.event_key, docket.target_subscriber, event.outcome)
-        self._count(key, event.duration_ms, _waited(event))
-        self._failures.append(
-            FailedAttempt(
-                event.envelope.id,
-                docket.correlation_id,
-                docket.event_key,
-                docket.target_subscriber,
-                event.queue,
-                docket.attempts,
-                event.outcome,
-                event.started_at,
-                event.duration_ms,
-                _waited(event),
-                type(error).__name__,
-                error_text(error),
-                _traceback(error),
-                self._name,
-            )
-        )
-
-    def on_decode_error(self, event: DecodeFailure) -> None:
-        """A message could not be decoded."""
-        self._count(OutcomeKey(event.queue, "", "", event.outcome), 0.0, 0.0)
-
-    # -- jobs, calls and plain messages -----------------------------------------------------------
-
-    def record_sent(self, message: SentMessage) -> None:
-        """See ``Recorder``. Sent messages are not recorded."""
-
-    def record_attempt(self, attempt: AttemptedMessage) -> None:
-        """Record an attempt to handle a job, a call or a message. See ``Recorder``."""
-        self._queues.add(attempt.queue)
-        name = titled(attempt.name, attempt.way)
-        key = OutcomeKey(attempt.queue, name, attempt.receiver, attempt.outcome)
-        due = attempt.created_at if attempt.due_at is None else attempt.due_at
-        waited = max(0.0, (attempt.started_at - due) * 1000)
-        self._count(key, attempt.duration * 1000, waited)
-        if attempt.outcome != "success":
-            self._failures.append(
-                FailedAttempt(
-                    attempt.id,
-                    attempt.correlation_id,
-                    name,
-                    attempt.receiver,
-                    attempt.queue,
-                    attempt.attempt,
-                    attempt.outcome,
-                    attempt.started_at,
-                    attempt.duration * 1000,
-                    waited,
-                    attempt.error_type,
-                    attempt.error or attempt.reason,
-                    None,
-                    self._name,
-                )
-            )
+    def on_attempted(self, batch: Sequence[Attempt]) -> None:
+        now = int(time.time())
+        bucket = now - now % BUCKET
+        with self._lock:
+            for attempt in batch:
+                message, outcome = attempt.message, attempt.outcome
+                queue, name = message.delivery.receipt.queue, message.name
+                receiver, way = message.receiver, message.way
+                self._queues.add(queue)
+                if attempt.malformed and way == "event":
+                    self._totals(bucket, OutcomeKey(queue, "", "", outcome)).add(0.0, 0.0)
+                    continue
+                name = titled(name, way)
+                key = OutcomeKey(queue, name, receiver, outcome)
+                wait_ms = attempt.wait * 1000
+                self._totals(bucket, key).add(attempt.duration * 1000, wait_ms)
+                if outcome != "success":
+                    self._failures.append(self._failed(attempt, name, wait_ms))
 
     # -- internals --------------------------------------------------------------------------------
 
-    def _count(self, key: OutcomeKey, duration_ms: float, wait_ms: float) -> None:
-        now = int(time.time())
-        at = (now - now % BUCKET, key)
-        with self._lock:
-            found = self._counts.get(at)
-            if found is None:
-                if len(self._counts) >= _MOST_KEYS:
-                    at = (at[0], OutcomeKey(key.queue, _OTHERS, _OTHERS, key.outcome))
-                found = self._counts.setdefault(at, OutcomeTotals())
-            found.add(duration_ms, wait_ms)
+    def _failed(self, attempt: Attempt, name: str, wait_ms: float) -> FailedAttempt:
+        message, error = attempt.message, attempt.error
+        return FailedAttempt(
+            storable_text(message.id),
+            message.correlation_id and storable_text(message.correlation_id),
+            storable_text(name),
+            storable_text(message.receiver),
+            attempt.queue,
+            message.attempt,
+            attempt.outcome,
+            attempt.started_at,
+            attempt.duration_ms,
+            wait_ms,
+            attempt.error_type,
+            attempt.error_text or attempt.reason,
+            None if error is None else _traceback(error),
+            self._name,
+        )
+
+    def _totals(self, bucket: int, key: OutcomeKey) -> OutcomeTotals:
+        found = self._counts.get((bucket, key))
+        if found is None:
+            if len(self._counts) >= _MOST_KEYS:
+                key = OutcomeKey(key.queue, _OTHERS, _OTHERS, key.outcome)
+            # Names come from anywhere, and what cannot be stored must not end the thread.
+            names = storable_text(key.event_key), storable_text(key.subscriber)
+            key = OutcomeKey(key.queue, *names, key.outcome)
+            found = self._counts.setdefault((bucket, key), OutcomeTotals())
+        return found
 
     def _keep_writing(self) -> None:
         while not self._stop.wait(self._interval):
@@ -224,7 +187,7 @@ class History(Hooks):
             self._started_at,
             now,
             now if stopped else None,
-            tuple(sorted(running, key=lambda one: one.since)[:_MOST_SHOWN]),
+            tuple(map(_storable, sorted(running, key=lambda one: one.since)[:_MOST_SHOWN])),
             len(running),
             tuple(sorted(self._queues)),
         )
@@ -238,10 +201,9 @@ class History(Hooks):
             self._complained = True
 
 
-def _waited(event: WorkerSuccess | WorkerError) -> float:
-    docket = event.envelope.docket
-    due = docket.created_at if docket.scheduled_for is None else docket.scheduled_for
-    return max(0.0, (event.started_at - due.timestamp()) * 1000)
+def _storable(one: RunningMessage) -> RunningMessage:
+    names = storable_text(one.event_key), storable_text(one.subscriber)
+    return RunningMessage(storable_text(one.id), *names, one.queue, one.since)
 
 
 def _traceback(error: BaseException) -> str | None:

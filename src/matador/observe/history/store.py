@@ -1,7 +1,7 @@
 """The SQLite file of a history. Workers add to it, the dashboard reads it; several processes may.
 
 All methods block and may be called by any thread. A file that cannot be written raises
-``HistoryError``; whoever records goes on without it.
+``HistoryError``; the worker continues without it.
 """
 
 from __future__ import annotations
@@ -187,13 +187,15 @@ class HistoryStore:
             ).fetchall()
         return sorted((_worker(one) for (one,) in found), key=lambda one: -one.started_at)
 
-    def attempts_by_worker(self, since: float) -> list[tuple[str, int, int]]:
-        """The names of workers in the journal, when each was last heard of, and its attempts."""
+    def attempts_by_worker(self, since: float, source: str) -> list[tuple[str, int, int, int]]:
+        """The names of workers in a source, when each was last heard of, its attempts, and how many
+        of them failed."""
         with self._using() as file:
             return file.execute(
-                "SELECT worker, max(at), sum(count) FROM outcomes WHERE at >= ? "
-                "AND source = 'journal' GROUP BY worker ORDER BY 2 DESC LIMIT 500",
-                (since,),
+                "SELECT worker, max(at), sum(count), "
+                "sum(CASE outcome WHEN 'success' THEN 0 ELSE count END) FROM outcomes "
+                "WHERE at >= ? AND source = ? GROUP BY worker ORDER BY 2 DESC LIMIT 500",
+                (since, source),
             ).fetchall()
 
     def depths(self, since: float, step: int) -> list[tuple[int, str, int, int]]:
@@ -204,6 +206,14 @@ class HistoryStore:
                 "max(coalesce(dead, 0)) FROM depths WHERE at >= ? GROUP BY 1, 2 ORDER BY 1",
                 (step, since),
             ).fetchall()
+
+    def latest_failures(self, limit: int) -> list[FailedAttempt]:
+        """The failed attempts that were recorded last, the latest first."""
+        with self._using() as file:
+            rows = file.execute(
+                "SELECT record FROM failures ORDER BY number DESC LIMIT ?", (limit,)
+            ).fetchall()
+            return [_failure(record) for (record,) in rows]
 
     def dead_since(self, queue: str) -> float | None:
         """Since when a queue has dead letters without a break, as far as depths were recorded."""

@@ -1,49 +1,32 @@
-"""``Journal``: records everything that applications, job queues and workers send and handle."""
+"""``Journal``: records what is sent and attempted, for every way in."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import logging
 import os
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from matador.codec.as_json import as_json
 from matador.errors import ConfigurationError
-from matador.events.hooks import (
-    DecodeFailure,
-    EnqueueSuccess,
-    Hooks,
-    WorkerError,
-    WorkerSuccess,
-)
-from matador.events.plain import TRACEPARENT, Plain
-from matador.events.short_forms import Success, TellStored, TellSuccesses
-from matador.model.envelope import Envelope
 from matador.model.options import Seconds, seconds, whole_number
-from matador.model.text import error_text, storable_text
-from matador.observe.journal.plain_values import attempt_record, sent_message_record
 from matador.observe.journal.records import (
-    DeliveryRecord,
-    MalformedRecord,
     Record,
-    SentRecord,
     encode_record,
-    malformed_record,
-    micros,
-    replay_id,
-    sent_record,
+    record_of_attempt,
+    record_of_sent,
 )
 from matador.observe.journal.ship_process import ShippingProcess
 from matador.observe.journal.writer import JournalWriter
-from matador.policy.retry import SendToDeadLetters
-from matador.runtime.recorder import AttemptedMessage, SentMessage
+from matador.runtime.facts import Attempt, Sent
+from matador.runtime.hooks import Hooks
 from matador.storage.paths import local_path
 from matador.transports.clock import Clock, SystemClock
 
@@ -51,16 +34,22 @@ log = logging.getLogger("matador.journal")
 
 _LEFT_OUT = "the journal could not encode a record; it is left out"
 _A_MOMENT = 0.001  # seconds; by then, the transport's thread is busy and does not need this one
+_BLOCK = 1024 * 1024  # bytes handed to the writer at a time
+_MANY = 1000  # records; who adds to more waits until they are handed to the writer
+
+_Kept: TypeAlias = tuple[Callable[..., Record], tuple[object, ...]]
+"""A function that makes a record, and its arguments."""
 
 
 class Journal(Hooks):
     """Records every message sent and every delivery outcome in a folder, for the data pipeline.
 
-    An application takes it as a hook, a job queue or a worker as its ``journal``. One journal may
-    serve all of them in a process. A thread writes the records, so that nobody waits for the disk.
-    A segment appears when it reaches ``rotate_size`` bytes or is ``rotate_age`` seconds old.
-    Several processes may share a folder. If the disk is full, the application continues, and the
-    journal records how many records were lost.
+    It is a hook of applications, job queues, workers, RPC, pub/sub and channels. One journal may
+    serve all of them in a process. A thread writes the records, so that none of them waits for the
+    disk, unless ``max_pending`` bytes wait to be written: then senders and workers wait, too. A
+    segment appears when it reaches ``rotate_size`` bytes or is ``rotate_age`` seconds old. Several
+    processes may share a folder. If the disk is full or takes nothing for ten seconds, the
+    application continues, and the journal records how many records were lost.
 
     With ``ship_to``, such as ``s3://bucket/journal``, a process copies finished segments there,
     for an ingest to read. ``storage_options`` are those of the store; what is not given comes from
@@ -70,7 +59,7 @@ class Journal(Hooks):
         >>> from matador.observe import Journal
         >>> journal = Journal("journal/")
         >>> app = Matador("sqlite:///shop.db", schema=schema, hooks=[journal])
-        >>> emails = Queue("emails", provider="sqlite:///jobs.db", journal=journal)
+        >>> emails = Queue("emails", provider="sqlite:///jobs.db", hooks=[journal])
     """
 
     def __init__(
@@ -103,9 +92,8 @@ class Journal(Hooks):
                 "segments are shipped"
             )
         self._clock: Clock = clock or SystemClock()
-        self._kept: deque[tuple[Callable[..., Record], tuple[object, ...]]] = deque()
+        self._kept: deque[_Kept] = deque()
         self._awaited: asyncio.AbstractEventLoop | None = None
-        self._last_payload: tuple[Any, msgspec.Raw] | None = None
         self._users = 0
 
     def __repr__(self) -> str:
@@ -118,115 +106,68 @@ class Journal(Hooks):
 
     @property
     def dropped(self) -> int:
-        """How many records were lost because the disk was full or too slow."""
+        """How many records were lost because the disk was full, or took nothing for seconds."""
         return self._writer.dropped
 
     async def flush(self) -> None:
         """Wait until everything recorded so far is durable and visible to readers."""
-        self._hand_over()
+        await self._hand_over_all_but(0)
         await asyncio.to_thread(self._writer.flush)
 
     # -- hooks ------------------------------------------------------------------------------------
 
     def on_start(self) -> None:
         """Open the journal. Applications, queues and workers of one process may share it."""
-        self._users += 1  # whoever could not start it stops it all the same
+        self._users += 1  # if it cannot be opened, on_stop is called all the same
         if not self._writer.running:
             self._writer.start()
             if self._shipping is not None:
                 self._shipping.start()
-            atexit.register(self._finish)  # a queue that nobody closes loses no record
+            atexit.register(self._finish)  # a queue that is never closed loses no record
 
     async def on_stop(self) -> None:
-        """Finish the segment, if nobody else uses the journal."""
+        """Finish the segment, if this was the last user of the journal."""
         self._users -= 1
-        self._hand_over()
+        await self._hand_over_all_but(0)
         if self._users == 0:
             atexit.unregister(self._finish)
             await asyncio.to_thread(self._end)
 
-    def on_enqueue_success(self, event: EnqueueSuccess) -> None:
-        """An envelope was stored."""
-        envelope = event.envelope
-        before = envelope.before
-        raw = msgspec.UNSET if before is None else msgspec.Raw(as_json(before))
-        # The payload is encoded now, because its owner may change it after the send.
-        data = self._payload(envelope.data)
-        self._keep(sent_record, envelope, data, raw, event.queue, event.transport, self._now())
-
-    def on_worker_success(self, event: WorkerSuccess) -> None:
-        """A message was handled."""
-        self._keep(_handled, event, None, None, self._now(), self._writer.name)
-
-    def on_worker_error(self, event: WorkerError) -> None:
-        """A message failed, or was refused."""
-        kind, text = type(event.error).__name__, error_text(event.error)
-        self._keep(_handled, event, kind, text, self._now(), self._writer.name)
-
-    def on_decode_error(self, event: DecodeFailure) -> None:
-        """A message could not be decoded."""
-        body = event.delivery.body
-        self._keep(_malformed, event, body, self._now(), self._writer.name)
-
-    def short_stored(
-        self, queue: str, event_key: str, subscriber: str, transport: str
-    ) -> TellStored:
-        """See ``TakesFacts``."""
-
-        def record(sent: Envelope[Any] | Plain) -> None:
+    def on_sent(self, batch: Sequence[Sent]) -> Awaitable[None] | None:
+        """Keep the facts. Payloads are encoded now, because their owner may change them."""
+        now = self._now()
+        payload: Any = None
+        encoded = b""
+        for sent in batch:
             try:
-                if type(sent) is Plain:  # as most often
-                    data = sent.json or self._payload(sent.payload)
-                    self._keep(_sent, sent, data, queue, transport, self._now())
-                else:
-                    envelope = sent.envelope if isinstance(sent, Plain) else sent
-                    self.on_enqueue_success(EnqueueSuccess(envelope, queue, transport))
+                data = sent.data
+                if data is None:
+                    if not encoded or sent.payload is not payload:  # once for all subscribers
+                        payload, encoded = sent.payload, as_json(sent.payload)
+                    data = encoded
+                before = None if sent.before is None else as_json(sent.before)
+                self._kept.append((record_of_sent, (sent, data, before, now)))
             except Exception:
                 log.exception(_LEFT_OUT)
+        return self._await_more()
 
-        return record
-
-    def short_success(
-        self, queue: str, event_key: str, subscriber: str, transport: str
-    ) -> TellSuccesses:
-        """See ``TakesFacts``."""
-        names = event_key, subscriber, queue, transport
-
-        def record(successes: Sequence[Success]) -> None:
-            now, worker = self._now(), self._writer.name
-            self._kept.extend([(_succeeded, (names, one, now, worker)) for one in successes])
-            self._await_more()
-
-        return record
-
-    # -- other ways in ----------------------------------------------------------------------------
-
-    def record_sent(self, message: SentMessage) -> None:
-        """Record a job, a call or a message that was stored. See ``Recorder``."""
-        self._keep(sent_message_record, message, self._now())
-
-    def record_attempt(self, attempt: AttemptedMessage) -> None:
-        """Record an attempt to handle a job, a call or a message. See ``Recorder``."""
-        self._keep(attempt_record, attempt, self._now(), self._writer.name)
+    def on_attempted(self, batch: Sequence[Attempt]) -> Awaitable[None] | None:
+        """Keep the facts."""
+        now, worker = self._now(), self._writer.name
+        self._kept.extend([(record_of_attempt, (attempt, now, worker)) for attempt in batch])
+        return self._await_more()
 
     # -- internals --------------------------------------------------------------------------------
 
-    def _payload(self, data: Any) -> msgspec.Raw:
-        """The payload as JSON, encoded once for all subscribers."""
-        last = self._last_payload
-        if last is not None and last[0] is data:
-            return last[1]
-        raw = msgspec.Raw(as_json(data))
-        self._last_payload = (data, raw)
-        return raw
+    def _await_more(self) -> Awaitable[None] | None:
+        """Have the records made a moment later, while the application waits for its broker.
 
-    def _keep(self, make: Callable[..., Record], *facts: object) -> None:
-        """Keep the arguments of a record, which is created a moment later, while the application
-        waits for its broker."""
-        self._kept.append((make, facts))
-        self._await_more()
+        Returns what the caller has to wait for if many are kept: it goes at the writer's pace.
+        """
+        self._soon()
+        return None if len(self._kept) <= _MANY else self._hand_over_all_but(_MANY)
 
-    def _await_more(self) -> None:
+    def _soon(self) -> None:
         awaited = self._awaited
         if awaited is None or awaited.is_closed():
             self._awaited = asyncio.get_running_loop()
@@ -235,23 +176,48 @@ class Journal(Hooks):
     def _hand_over(self) -> None:
         # In this order: what another thread keeps meanwhile is taken here, or awaited anew.
         self._awaited = None
-        kept: list[tuple[Callable[..., Record], tuple[object, ...]]] = []
-        with contextlib.suppress(IndexError):  # another thread may take some, too
-            while True:
-                kept.append(self._kept.popleft())
-        if kept:
+        if not self._writer.is_full:
+            self._put_block()
+        if self._kept:
+            self._soon()
+
+    async def _hand_over_all_but(self, few: int) -> None:
+        while len(self._kept) > few:
+            if self._writer.is_full:
+                await asyncio.sleep(_A_MOMENT)
+            else:
+                self._put_block()
+                await asyncio.sleep(0)
+
+    def _put_block(self) -> None:
+        kept, size = self._kept, 0
+        lines: list[bytes] = []
+        while size < _BLOCK and kept:
             try:
-                lines = [encode_record(make(*facts)) for make, facts in kept]
-            except Exception:  # noqa: BLE001 - _written finds the record and logs the error
-                lines = [line for one in kept for line in _written(*one)]
+                make, facts = kept.popleft()
+            except IndexError:  # another thread has taken the last one
+                break
+            try:
+                line = encode_record(make(*facts))
+            except Exception:
+                log.exception(_LEFT_OUT)
+                continue
+            size += len(line)
+            lines.append(line)
+        if lines:
+            count = len(lines)
             lines.append(b"")
-            joined, count = b"\n".join(lines), len(lines) - 1
-            if joined.count(b"\n") != count:  # JSON that a payload contains as it is
-                joined = b"\n".join(map(_on_one_line, lines))
-            self._writer.put(joined, count)
+            block = b"\n".join(lines)
+            if block.count(b"\n") != count:  # a payload with line breaks
+                block = b"\n".join(map(_on_one_line, lines))
+            self._writer.put(block, count)
 
     def _finish(self) -> None:
-        self._hand_over()
+        while self._kept:
+            if self._writer.is_full:
+                time.sleep(_A_MOMENT)
+            else:
+                self._put_block()
         self._end()
 
     def _end(self) -> None:
@@ -263,113 +229,5 @@ class Journal(Hooks):
         return round(self._clock.time() * 1_000_000)
 
 
-def _written(make: Callable[..., Record], facts: tuple[object, ...]) -> Iterator[bytes]:
-    """A record as a line, or nothing if it cannot be encoded; then the others are still written."""
-    try:
-        yield encode_record(make(*facts))
-    except Exception:
-        log.exception(_LEFT_OUT)
-
-
 def _on_one_line(line: bytes) -> bytes:
     return msgspec.json.format(line, indent=-1) if b"\n" in line else line
-
-
-def _sent(sent: Plain, data: msgspec.Raw, queue: str, transport: str, now: int) -> SentRecord:
-    """``sent_record`` for nearly every message, in less time."""
-    docket, trace = sent.docket, sent.traceparent
-    return SentRecord(
-        sent.id,
-        docket.event_key,
-        docket.target_subscriber,
-        queue,
-        transport,
-        micros(sent.created_at),
-        docket.importance,
-        data,
-        now,
-        metadata=None if trace is None else {TRACEPARENT: trace},
-    )
-
-
-def _succeeded(
-    names: tuple[str, str, str, str], success: Success, now: int, worker: str
-) -> DeliveryRecord:
-    """``_handled`` for the outcome of nearly every message, in less time."""
-    docket, started_at, duration, id_, deliveries = success
-    event_key, subscriber, queue, transport = names
-    created, due = micros(docket.created_at), docket.scheduled_for
-    started = round(started_at * 1_000_000)
-    since_created = started - created
-    waited = since_created if due is None else started - micros(due)
-    metadata = docket.metadata
-    return DeliveryRecord(  # all by position, because names take longer
-        id_,
-        event_key,
-        subscriber,
-        queue,
-        transport,
-        docket.attempts,
-        "success",
-        started,
-        round(duration * 1_000_000) / 1000,
-        waited / 1000 if waited > 0 else 0.0,
-        since_created / 1000 if since_created > 0 else 0.0,
-        created,
-        docket.importance,
-        now,
-        worker,
-        deliveries,
-        True,
-        None,
-        None,
-        None,
-        None,
-        docket.correlation_id,
-        replay_id(metadata) if metadata else None,
-    )
-
-
-def _handled(
-    event: WorkerSuccess | WorkerError,
-    error_type: str | None,
-    error: str | None,
-    now: int,
-    worker: str,
-) -> DeliveryRecord:
-    envelope = event.envelope
-    docket = envelope.docket
-    created = micros(docket.created_at)
-    due = created if docket.scheduled_for is None else micros(docket.scheduled_for)
-    started = round(event.started_at * 1_000_000)
-    waited, since_created = started - due, started - created
-    decision = event.decision if isinstance(event, WorkerError) else None
-    return DeliveryRecord(
-        envelope.id,
-        docket.event_key,
-        docket.target_subscriber,
-        event.queue,
-        event.transport,
-        docket.attempts,
-        event.outcome,
-        started,
-        round(event.duration * 1_000_000) / 1000,
-        waited / 1000 if waited > 0 else 0.0,
-        since_created / 1000 if since_created > 0 else 0.0,
-        created,
-        docket.importance,
-        now,
-        worker,
-        event.receipt.delivery_count,
-        not isinstance(event, WorkerError) or event.ran,
-        error_type,
-        error,
-        None if decision is None else storable_text(decision.reason),
-        decision.kind if isinstance(decision, SendToDeadLetters) else None,
-        docket.correlation_id,
-        replay_id(docket.metadata) if docket.metadata else None,
-    )
-
-
-def _malformed(event: DecodeFailure, body: bytes, now: int, worker: str) -> MalformedRecord:
-    return malformed_record(body, event.queue, event.transport, str(event.error), now, worker)

@@ -7,6 +7,7 @@ added, but never changed or removed. Times are microseconds since 1970, UTC.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -17,8 +18,9 @@ from matador.codec.base import Codec, Stamp
 from matador.errors import DecodeError
 from matador.model.envelope import Envelope
 from matador.model.message import Delivery, Headers
-from matador.model.text import storable_text
+from matador.model.text import error_text, storable_text
 from matador.policy.retry import Outcome
+from matador.runtime.facts import Attempt, Sent
 
 REPLAY_ID = "matador.replay-id"
 """The metadata key for the id of the replay that sent an envelope."""
@@ -30,8 +32,8 @@ REPLAY_OF = "matador.replay-of"
 class SentRecord(msgspec.Struct, frozen=True, tag="sent", tag_field="kind", omit_defaults=True):
     """A message was stored by the broker. ``data`` and ``before`` are JSON.
 
-    For a job, ``event_key`` is its name and ``subscriber`` its queue. ``way`` says what it is, see
-    ``matador.runtime.recorder.Way``; ``options`` are those of a job.
+    ``event_key`` is ``Sent.name``, ``subscriber`` is ``Sent.receiver``, ``way`` the way in, and
+    ``options`` are those of a job; see ``matador.runtime.facts``.
     """
 
     id: str
@@ -106,8 +108,8 @@ class MalformedRecord(
 
 
 class DroppedRecord(msgspec.Struct, frozen=True, tag="dropped", tag_field="kind"):
-    """``count`` records before this one were lost: the disk was full or too slow, or
-    somebody has deleted them."""
+    """``count`` records before this one were lost: the disk was full or took nothing, or they
+    were deleted."""
 
     count: int
     reason: str
@@ -132,10 +134,103 @@ def micros(moment: datetime) -> int:
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 
-def replay_id(metadata: dict[str, Any]) -> str | None:
-    """The id of the replay in the metadata of an envelope, if any."""
-    found = metadata.get(REPLAY_ID)
+def replay_id(metadata: Mapping[str, Any] | None) -> str | None:
+    """The id of the replay in the metadata of a message, if any."""
+    found = metadata.get(REPLAY_ID) if metadata else None
     return found if isinstance(found, str) else None
+
+
+# -- records of facts -----------------------------------------------------------------------------
+
+
+def record_of_sent(
+    sent: Sent, data: bytes | msgspec.Raw, before: bytes | None, now: int
+) -> SentRecord:
+    """The record of a message that was stored. ``before`` is JSON, ``data`` that of an event, too.
+
+    Data of other messages that is not JSON is recorded as text.
+    """
+    kind, due, metadata, options = sent.kind, sent.due_at, sent.metadata, sent.options
+    way = kind.way
+    return SentRecord(
+        sent.id,
+        kind.name,
+        kind.receiver,
+        kind.queue,
+        kind.transport,
+        round(sent.created_at * 1_000_000),
+        kind.importance,
+        msgspec.Raw(data) if way == "event" else _json_or_text(bytes(data)),
+        now,
+        msgspec.UNSET if before is None else msgspec.Raw(before),
+        None if due is None else round(due * 1_000_000),
+        sent.correlation_id,
+        dict(metadata) if metadata else None,
+        replay_id(metadata),
+        None,
+        way,
+        dict(options) if options else None,
+    )
+
+
+def record_of_attempt(attempt: Attempt, now: int, worker: str) -> DeliveryRecord | MalformedRecord:
+    """The record of an attempt that has ended."""
+    message, decision, error = attempt.message, attempt.decision, attempt.error
+    receipt = message.delivery.receipt
+    way = message.way
+    if attempt.malformed and way == "event":  # other messages have a name and an id all the same
+        reason = "" if error is None else error_text(error)
+        body = message.delivery.body
+        return malformed_record(body, receipt.queue, message.transport, reason, now, worker)
+    started, created = round(attempt.started_at * 1_000_000), round(message.created_at * 1_000_000)
+    due = message.due_at
+    since_created = started - created
+    waited = since_created if due is None else started - round(due * 1_000_000)
+    reason = kind = None
+    if decision is not None and (way == "event" or attempt.outcome == "dead-letter"):
+        reason = storable_text(decision.reason)
+        kind = attempt.dead_letter_kind if way == "event" else "undeliverable"
+    return DeliveryRecord(
+        message.id,
+        message.name,
+        message.receiver,
+        receipt.queue,
+        message.transport,
+        message.attempt,
+        attempt.outcome,
+        started,
+        round(attempt.duration * 1_000_000) / 1000,
+        waited / 1000 if waited > 0 else 0.0,
+        since_created / 1000 if since_created > 0 else 0.0,
+        created,
+        message.importance,
+        now,
+        worker,
+        receipt.delivery_count,
+        attempt.ran,
+        None if error is None else storable_text(type(error).__name__),
+        None if error is None else error_text(error),
+        reason,
+        kind,
+        message.correlation_id,
+        replay_id(message.metadata),
+        way,
+    )
+
+
+def _json_or_text(data: bytes) -> msgspec.Raw:
+    """A payload that fits in a line of JSON."""
+    try:
+        msgspec.json.decode(data)
+        data.decode()
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return msgspec.Raw(msgspec.json.encode(data.decode(errors="replace")))
+    if b"\n" in data or b"\r" in data:
+        return msgspec.Raw(msgspec.json.format(data, indent=-1))
+    return msgspec.Raw(data)
+
+
+# -- lines of stored messages ---------------------------------------------------------------------
 
 
 def line_of(

@@ -18,6 +18,7 @@ from matador.observe.journal.records import DeliveryRecord, Record, SentRecord, 
 from matador.observe.journal.segments import finished, open_segment
 
 MOST_FOUND = 500
+_TAIL = 1 << 20  # bytes at the end of a segment that are read for the latest records
 
 
 def find_records(folder: Path, wanted: str, seconds: float) -> tuple[list[Record], bool]:
@@ -36,6 +37,33 @@ def find_records(folder: Path, wanted: str, seconds: float) -> tuple[list[Record
             return _in_order(found), False
         found += _records_with(path, needle, wanted)
     return _in_order(found), True
+
+
+def latest_records(folder: Path, limit: int) -> list[DeliveryRecord]:
+    """The attempts that were recorded last, the latest first. Blocks.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found: list[DeliveryRecord] = []
+    for path in reversed(list(finished(folder))):
+        try:
+            lines = _last_lines(path)
+        except FileNotFoundError:
+            continue  # deleted meanwhile
+        for line in reversed(lines):
+            if isinstance(record := _decoded(line), DeliveryRecord):
+                found.append(record)
+                if len(found) == limit:
+                    return found
+    return found
+
+
+def _last_lines(path: Path) -> list[bytes]:
+    with os.fdopen(open_segment(path), "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL))
+        return file.read(_TAIL).splitlines()
 
 
 def segment_records(path: Path) -> Iterator[Record]:

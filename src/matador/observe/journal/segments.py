@@ -120,7 +120,7 @@ class Segment:
 
     @property
     def is_deleted(self) -> bool:
-        """Has somebody deleted its file, with all that was written to it?"""
+        """Was its file deleted, with all that was written to it?"""
         return os.fstat(self._file).st_nlink == 0
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Segment:
         """Make it durable and visible. An empty segment is removed, and None is returned.
 
         Raises:
-            FileNotFoundError: somebody has deleted it.
+            FileNotFoundError: it was deleted.
             OSError: that failed; the next start recovers the segment.
         """
         try:

@@ -10,19 +10,24 @@ from pathlib import Path
 
 from matador.observe.journal.records import DroppedRecord, encode_record
 from matador.observe.journal.segments import Segment, make_folder, recover, writer_name
+from matador.storage.files import groups
 
 log = logging.getLogger("matador.journal")
 
 _SAY_EVERY = 30.0  # seconds between log lines about lost records
+_PATIENCE = 10.0  # seconds without progress, after which lines are dropped
+_RETRY = 1.0  # seconds between attempts to record how many lines were dropped
+_PIECE = 1024 * 1024  # bytes written at a time
 
 
 class JournalWriter:
     """Appends lines to segments, and rotates the segments by size and age.
 
-    ``put`` may be called from any thread and never blocks. Lines are written as soon as the thread
-    runs, so that a process that is killed loses only those of the last moment. If the disk is full
-    or too slow, lines are dropped; their number is recorded as soon as writing succeeds again. So
-    is the number of those in a segment that somebody deletes while it is open.
+    ``put`` may be called from any thread and never blocks; callers look at ``is_full`` before, and
+    wait. Lines are written as soon as the thread runs, so that a process that is killed loses only
+    those of the last moment. If the disk is full, or takes nothing for seconds, lines are dropped;
+    their number is recorded as soon as writing succeeds again. So is the number of those in a
+    segment that is deleted while it is open.
     """
 
     def __init__(
@@ -34,7 +39,8 @@ class JournalWriter:
         self._max_pending = max_pending
         self._wake = threading.Condition()
         self._pending: list[bytes] = []
-        self._pending_size = 0
+        self._pending_size = 0  # with the lines that are being written
+        self._progress = 0.0  # when lines were written, or began to wait
         self._dropped = 0
         self._reason = ""
         self._stopping = False
@@ -50,6 +56,18 @@ class JournalWriter:
     def running(self) -> bool:
         """It was started, and not stopped."""
         return self._thread is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether lines have to wait for room. No longer once the disk has taken none for seconds.
+
+        Lines that are put nevertheless, or then, are dropped.
+        """
+        return (
+            self._pending_size >= self._max_pending
+            and self.running
+            and time.monotonic() - self._progress < _PATIENCE
+        )
 
     def start(self) -> None:
         """Create the folder, recover abandoned segments, and start the thread.
@@ -68,9 +86,11 @@ class JournalWriter:
     def put(self, lines: bytes, count: int) -> None:
         """Write whole lines with ``count`` records."""
         with self._wake:
-            if self._pending_size + len(lines) > self._max_pending:
+            if self._pending_size >= self._max_pending:
                 self._drop(count, "the disk is too slow")
                 return
+            if not self._pending_size:
+                self._progress = time.monotonic()
             self._pending.append(lines)
             self._pending_size += len(lines)
             self._wake.notify()
@@ -105,26 +125,38 @@ class JournalWriter:
                 if not (self._pending or self._stopping or self._flushing):
                     self._wake.wait(self._patience())
                 lines, self._pending = self._pending, []
-                self._pending_size = 0
                 stopping, flushing = self._stopping, self._flushing
                 self._flushing = []
-            if lines:
-                self._write(b"".join(lines))
-            segment = self._segment
-            if segment is not None and (stopping or flushing or self._is_full(segment)):
-                self._rotate(segment)
+            for piece in groups(lines, len, _PIECE):
+                self._write(b"".join(piece))
+                with self._wake:
+                    self._pending_size -= sum(map(len, piece))
+                    self._progress = time.monotonic()
+                if self._is_due():
+                    self._rotate()
+            if stopping or flushing or self._is_due():
+                self._rotate()
+            if self._dropped:  # with nothing after them
+                self._write(b"")
+                if stopping or flushing:
+                    self._rotate()
             for done in flushing:
                 done()
             if stopping:
                 return
 
     def _patience(self) -> float | None:
+        if self._dropped:
+            return _RETRY
         if self._segment is None:
             return None
         return max(0.01, self._rotate_age - self._segment.age)
 
-    def _is_full(self, segment: Segment) -> bool:
-        return segment.size >= self._rotate_size or segment.age >= self._rotate_age
+    def _is_due(self) -> bool:
+        segment = self._segment
+        return segment is not None and (
+            segment.size >= self._rotate_size or segment.age >= self._rotate_age
+        )
 
     def _write(self, lines: bytes) -> None:
         try:
@@ -132,25 +164,29 @@ class JournalWriter:
                 self._segment.close()
                 self._lose(self._segment)
             if self._segment is None:
-                make_folder(self._folder)  # somebody may have deleted it
+                make_folder(self._folder)  # it may have been deleted
                 self._number += 1
                 self._segment = Segment(self._folder, self.name, self._number)
-            self._segment.append(self._dropped_record() + lines)
+            dropped = self._dropped
+            self._segment.append(self._dropped_record(dropped) + lines)
         except Exception as error:  # noqa: BLE001 - the thread must continue
-            with self._wake:
-                self._drop(lines.count(b"\n"), str(error) or type(error).__name__)
+            if lines:
+                with self._wake:
+                    self._drop(lines.count(b"\n"), str(error) or type(error).__name__)
             return
         with self._wake:
-            self._dropped = 0
+            self._dropped -= dropped  # others may have been dropped meanwhile
 
-    def _dropped_record(self) -> bytes:
-        if not self._dropped:
+    def _dropped_record(self, count: int) -> bytes:
+        if not count:
             return b""
-        record = DroppedRecord(self._dropped, self._reason, time.time_ns() // 1000, self.name)
+        record = DroppedRecord(count, self._reason, time.time_ns() // 1000, self.name)
         return encode_record(record) + b"\n"
 
-    def _rotate(self, segment: Segment) -> None:
-        self._segment = None
+    def _rotate(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is None:
+            return
         try:
             segment.finish()
         except FileNotFoundError:
@@ -161,7 +197,7 @@ class JournalWriter:
     def _lose(self, segment: Segment) -> None:
         self._segment = None
         with self._wake:
-            self._drop(segment.lines, f"somebody has deleted a file in {self._folder}")
+            self._drop(segment.lines, f"a file in {self._folder} was deleted")
 
     def _drop(self, count: int, reason: str) -> None:
         self._dropped += count
