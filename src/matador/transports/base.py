@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
@@ -45,6 +45,10 @@ class TransportObserver(Protocol):
 
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
         """``message`` could not be stored by ``failed`` and is given to ``next_``."""
+        ...
+
+    def dropped(self, queue: str, number: int) -> None:
+        """Messages that this process had received from a queue are gone, and were not handled."""
         ...
 
 
@@ -132,7 +136,7 @@ class Transport(Protocol):
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """Create what is missing: queues, dead letters, whatever retries need. Idempotent.
 
-        Never deletes and never changes a message. Returns what it could not honour. ``exact``
+        Never deletes and never changes a message. Returns what it could not honor. ``exact``
         queues without ``create`` are somebody else's: on brokers with queues of their own they are
         used, not made. A temporary queue that expired is made again, empty.
         """
@@ -186,6 +190,41 @@ class Transport(Protocol):
         ...
 
 
+@runtime_checkable
+class Choosing(Protocol):
+    """For groups of transports, which choose one for each message. Not a capability."""
+
+    @property
+    def transports(self) -> Sequence[Transport]:
+        """The group."""
+        ...
+
+    async def send_to(self, messages: Sequence[Message]) -> Sequence[str | MatadorError]:
+        """``send``. For each message: the name of the transport that stored it, or why none did."""
+        ...
+
+
+def members_of(transport: Transport) -> Sequence[Transport]:
+    """The transports of a group; otherwise the transport itself."""
+    return transport.transports if isinstance(transport, Choosing) else (transport,)
+
+
+@runtime_checkable
+class Ending(Protocol):
+    """For transports whose messages end with the process. Not a capability.
+
+    A shutdown handles what is due first, and logs what is left.
+    """
+
+    def is_due(self, queue: str) -> bool:
+        """Would a receiver of the queue get a message now?"""
+        ...
+
+    def left(self, queue: str) -> int:
+        """How many messages of the queue wait, delayed ones included, and end with the process."""
+        ...
+
+
 # -- optional abilities, declared in capabilities -------------------------------------------------
 
 
@@ -195,6 +234,29 @@ class Leasing(Protocol):
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
         """Hold deliveries for another lease from now. For each: False if it was lost already."""
+        ...
+
+
+class LeasingTransport(Transport, Leasing, Protocol):
+    """A transport with leases."""
+
+
+@runtime_checkable
+class Twinning(Leasing, Protocol):
+    """For leasing transports whose deliveries can be renewed over another connection. Not a
+    capability.
+
+    While the event loop is blocked, a worker renews leases from a thread, over such a connection.
+    A transport without it loses its leases then. So does ``MemoryTransport`` if it has any: they
+    end on the loop that was blocked, as soon as it goes on.
+    """
+
+    def twin(self) -> LeasingTransport | None:
+        """A new, unconnected transport with the same name, address and options.
+
+        Its ``renew`` accepts receipts of this transport. It is created, connected and used in
+        another thread, with an event loop of its own. None: there is no such transport.
+        """
         ...
 
 
@@ -228,7 +290,7 @@ class BrowsingDeadLetters(Browsing, Protocol):
 
     @property
     def browses_dead_letters(self) -> bool:
-        """True."""
+        """Whether it can. False for some groups only."""
         ...
 
 
@@ -242,8 +304,20 @@ class BrowsingByTaking(Protocol):
 
     @property
     def browses_by_taking(self) -> bool:
-        """True."""
+        """Whether it does. False for some groups only."""
         ...
+
+
+def browses_dead_letters(transport: Transport) -> TypeGuard[Browsing]:
+    """Can dead letters be looked at, and taken?"""
+    if isinstance(transport, BrowsingDeadLetters) and transport.browses_dead_letters:
+        return True
+    return transport.capabilities.browse and isinstance(transport, Browsing)
+
+
+def browses_by_taking(transport: Transport) -> bool:
+    """Do consumers miss messages for a moment while an operator looks at them?"""
+    return isinstance(transport, BrowsingByTaking) and transport.browses_by_taking
 
 
 @runtime_checkable
@@ -261,6 +335,19 @@ class Measuring(Protocol):
 
     async def depth(self, queue: str) -> QueueDepth:
         """How many messages of a queue are ready, delayed and in flight."""
+        ...
+
+
+@runtime_checkable
+class MeasuringMany(Measuring, Protocol):
+    """For transports that look at many queues with one question. Not a capability."""
+
+    async def depths(self, queues: Sequence[str]) -> Sequence[QueueDepth | None]:
+        """The depth of each queue, in order; None: there is no such queue."""
+        ...
+
+    async def paused(self, queues: Sequence[str]) -> Sequence[bool | None]:
+        """Whether each queue is paused, in order; None: there is no such queue."""
         ...
 
 
@@ -411,7 +498,13 @@ class Replying(Protocol):
     needs one channel for both). An answer is an ordinary ``send`` to the ``reply_to`` of the
     delivery that it answers: ``Message(id="", queue=reply_to, …)`` with the ``correlation_id`` and
     ``transient``. Answers to somebody who is gone are dropped, and their ``send`` succeeds.
+
+    Attributes:
+        shared: what the users of this transport share, by its type: one of them receives the
+            answers for all.
     """
+
+    shared: dict[type[Any], Any]
 
     async def reply_address(self) -> str:
         """Where answers to this process arrive, for ``Properties.reply_to``. Made on first use.
@@ -501,6 +594,17 @@ class JobStoring(Protocol):
         Raises:
             JobNotFoundError: there is no such job.
             JobStateError: it is active.
+        """
+        ...
+
+    async def cancel_job(self, queue: str, job_id: str, reason: str) -> bool:
+        """End a job that is not finished: forget one that waits, fail one that is active.
+
+        An active one becomes a failed job with ``reason`` as its error at once, and its worker
+        loses its lease, so that no outcome of it counts. False: it is finished, and left alone.
+
+        Raises:
+            JobNotFoundError: there is no such job.
         """
         ...
 

@@ -8,12 +8,14 @@ import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 # Of our own: seeding the shared generator must not make ids repeat, and neither must a fork.
 _random = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
-_VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_VERSION_4 = 4 << 76 | 2 << 62
+_RANDOM_BITS = (1 << 128) - 1 ^ (15 << 76 | 3 << 62)
 
 
 class Clock(Protocol):
@@ -45,7 +47,7 @@ class Alarm(Protocol):
 
 
 @runtime_checkable
-class Alarms(Protocol):
+class Alarms(Clock, Protocol):
     """A clock that can also call back; one that tests move does so as it passes the time."""
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Alarm:
@@ -61,19 +63,25 @@ class SystemClock:
     # Asked several times for each message: without a function of Python's in between.
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
-
-    def now(self) -> datetime:
-        """See ``Clock``."""
-        return datetime.now(UTC)
+    now = staticmethod(partial(datetime.now, UTC))
 
     def new_id(self) -> str:
         """See ``Clock``. A UUID of version 4, made in a third of the time ``uuid4`` takes."""
-        digits = _random.randbytes(16).hex()
-        variant = _VARIANTS[digits[16]]
-        return (
-            f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
-        )
+        digits = (_random.getrandbits(128) & _RANDOM_BITS | _VERSION_4).to_bytes(16, "big").hex()
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Alarm:
-        """See ``Alarms``."""
         return asyncio.get_running_loop().call_later(delay, callback)
+
+
+async def sleep(clock: Clock, delay: float) -> None:
+    """Wait as a clock counts: one that tests move says when the time has passed."""
+    if not isinstance(clock, Alarms):
+        await asyncio.sleep(delay)
+        return
+    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    alarm = clock.call_later(delay, lambda: woken.done() or woken.set_result(None))
+    try:
+        await woken
+    finally:
+        alarm.cancel()

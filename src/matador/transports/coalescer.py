@@ -83,21 +83,21 @@ class Coalescer(Generic[Item, Outcome]):
         """Wait until everything submitted so far has its outcome."""
         await self._idle.wait()
 
-    def give_up(self, unsent: Exception, unknown: Exception) -> list[Item]:
+    def give_up(self, unsent: Outcome, unknown: Outcome) -> list[Item]:
         """Let nobody wait any more; returns the items that had no outcome.
 
-        Items that are not in a flush yet are dropped and get ``unsent``. Those of a flush that runs
-        get ``unknown``: it goes on.
+        The outcome of items that are not in a flush yet is ``unsent``: they are dropped. That of
+        items in a flush that runs is ``unknown``: it goes on.
         """
         pending, self._pending = self._pending, []
         left: list[Item] = []
-        for batch, error in (
+        for batch, outcome in (
             *((one, unknown) for one in self._flushing.values()),
             (pending, unsent),
         ):
             for item, future in batch:
                 if not future.done():
-                    future.set_exception(error)
+                    future.set_result(outcome)
                     left.append(item)
         return left
 

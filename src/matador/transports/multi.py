@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import zip_longest
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -17,29 +16,55 @@ from matador.errors import (
     AllTransportsFailedError,
     ConfigurationError,
     ConnectionFailedError,
+    InProcessCannotRunStubError,
     MatadorError,
     NotConnectedError,
+    NotConsumedHereError,
+    QueueNotFoundError,
     UnsupportedError,
 )
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     ConnectionState,
     Delivery,
+    Finding,
     Message,
+    QueueDepth,
     Receipt,
     Release,
     Settlement,
+    StoredMessage,
     TopologyNote,
+    UnknownDepth,
 )
 from matador.model.topology import Topology
-from matador.transports.base import Leasing, Pausing, Subscription, Transport, TransportObserver
+from matador.transports.base import (
+    Browsing,
+    Checking,
+    Ending,
+    Examining,
+    Leasing,
+    LocalStorage,
+    Measuring,
+    Pausing,
+    Purging,
+    QueuePausing,
+    Subscription,
+    Transport,
+    TransportObserver,
+    Twinning,
+    browses_by_taking,
+    browses_dead_letters,
+)
 from matador.transports.kit.backoff import Backoff
-from matador.transports.kit.errors import lease_lost
+from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.kit.notes import ignored_exchanges
 from matador.transports.kit.transport import BaseSubscription, BaseTransport
 from matador.transports.kit.wakeup import Wakeup
 
 log = logging.getLogger("matador.transport")
+
+Answer = TypeVar("Answer")
 
 Choose: TypeAlias = Callable[[], str | Awaitable[str | None] | None]
 """Returns the name of the transport that sends now; None for the first."""
@@ -53,12 +78,20 @@ class MultiTransport(BaseTransport):
     gets the message, and the hooks are told. A transport that is down is skipped without waiting,
     and is connected again in the background.
 
-    The group can send what its first transport can send. To browse, measure, pause or purge
-    queues, use the transports themselves.
+    A transport that delivers only within this process (``MemoryTransport``) takes over only for the
+    queues that this process consumes through the group, and not for stubs. Other messages would
+    stay in memory until the process ends: their send fails with the cause. So an application that
+    only sends falls back to transports that other processes can reach, and to no others.
+
+    The group can send what its first transport can send. It can browse, count, pause and purge
+    queues if all of its transports can. What is counted or shown is that of all transports that are
+    connected, those of the first one first. A queue is paused or purged on all of them, or not at
+    all.
 
     Example:
-        >>> MultiTransport([SqliteTransport("shop.db"), MemoryTransport()])
-        MultiTransport(multi(sqlite,memory))
+        >>> group = MultiTransport([SqliteTransport("shop.db"), MemoryTransport()])
+        >>> group.name
+        'multi(sqlite,memory)'
     """
 
     def __init__(
@@ -86,7 +119,7 @@ class MultiTransport(BaseTransport):
         self._reconnecting: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"MultiTransport({self.name})"
+        return f"MultiTransport([{', '.join(map(repr, self._transports))}])"
 
     @property
     def transports(self) -> tuple[Transport, ...]:
@@ -95,7 +128,10 @@ class MultiTransport(BaseTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the first transport, but the shortest lease and only what all of them carry."""
+        """Those of the first transport, but the shortest lease and only what all of them carry.
+
+        What tools do with queues, all of them must be able to do.
+        """
         every = [transport.capabilities for transport in self._transports]
         leases = [one.lease for one in every if one.lease]
         return replace(
@@ -103,10 +139,12 @@ class MultiTransport(BaseTransport):
             lease=min(leases) if leases else None,
             in_process=all(one.in_process for one in every),
             durable=all(one.durable for one in every),
+            browse=all(one.browse for one in every),
+            purge=all(one.purge for one in every),
+            depth=all(one.depth for one in every),
+            pause=all(one.pause for one in every),
             properties=every[0].properties.intersection(*(one.properties for one in every)),
-            **dict.fromkeys(
-                ("browse", "purge", "depth", "pause", "replay", "once", "routing"), False
-            ),
+            **dict.fromkeys(("replay", "once", "routing", "jobs"), False),
         )
 
     def observe(self, observer: TransportObserver) -> Callable[[], None]:
@@ -141,7 +179,7 @@ class MultiTransport(BaseTransport):
             raise ConnectionFailedError(f"no transport could be connected: {reasons}")
         self._state = ConnectionState("connected")
         for transport, failure in failures:
-            log.warning("%s could not connect, trying again: %s", transport.name, failure)
+            log.info("%s could not connect, trying again: %s", transport.name, failure)
             task = asyncio.create_task(self._reconnect(transport))
             self._reconnecting.add(task)
             task.add_done_callback(self._reconnecting.discard)
@@ -155,7 +193,7 @@ class MultiTransport(BaseTransport):
             await subscription.close()
         for transport in self._transports:
             await transport.disconnect()
-        self._state = ConnectionState("disconnected")
+        self._state = ConnectionState("disconnected", closed=True)
 
     async def _reconnect(self, transport: Transport) -> None:
         while True:
@@ -196,29 +234,59 @@ class MultiTransport(BaseTransport):
     # -- sending ----------------------------------------------------------------------------------
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``."""
+        return [None if isinstance(one, str) else one for one in await self.send_to(messages)]
+
+    async def send_to(self, messages: Sequence[Message]) -> Sequence[str | MatadorError]:
         self._require_connected()
         order = await self._order()
         if not self._fallback:
-            return await _send(order[0], messages)
-        outcomes: list[MatadorError | None] = [None] * len(messages)
-        failed: list[list[tuple[str, BaseException]]] = [[] for _ in messages]
+            del order[1:]
+        refusals = [self._refusals(transport, messages) for transport in order]
+        outcomes: list[str | MatadorError] = [NotConnectedError()] * len(messages)
+        failed: list[list[tuple[str, MatadorError]]] = [[] for _ in messages]
         left = list(range(len(messages)))
-        for transport, next_ in zip_longest(order, order[1:]):
-            errors = await _send(transport, [messages[i] for i in left])
-            failing = [
-                (i, error) for i, error in zip(left, errors, strict=True) if error is not None
-            ]
-            for i, error in failing:
+        for at, transport in enumerate(order):
+            errors: dict[int, MatadorError | None] = dict(refusals[at])
+            taken = [i for i in left if i not in errors]
+            if taken:
+                stored = await _send(transport, [messages[i] for i in taken])
+                errors.update(zip(taken, stored, strict=True))
+            for i in left:
+                if (error := errors[i]) is None:
+                    outcomes[i] = transport.name
+                    continue
                 failed[i].append((transport.name, error))
-                if next_ is not None:
-                    self._report_fallback(messages[i], transport.name, next_.name, error)
-            left = [i for i, _ in failing]
+                next_ = next((k for k in range(at + 1, len(order)) if i not in refusals[k]), None)
+                if next_ is not None and i not in refusals[at]:
+                    self._report_fallback(messages[i], transport.name, order[next_].name, error)
+            left = [i for i in left if errors[i] is not None]
             if not left:
                 break
         for i in left:
-            outcomes[i] = AllTransportsFailedError(failed[i])
+            outcomes[i] = AllTransportsFailedError(failed[i]) if self._fallback else failed[i][0][1]
         return outcomes
+
+    def _refusals(
+        self, transport: Transport, messages: Sequence[Message]
+    ) -> dict[int, MatadorError]:
+        """Why messages are not given to a transport: one that delivers only within this process
+        takes what this process consumes and can run. Else it would keep them until it ends."""
+        if not transport.capabilities.in_process or self.capabilities.in_process:
+            return {}
+        consumed = {one.queue for one in self._subscriptions if one.receives_from(transport)}
+        refusals: dict[int, MatadorError] = {}
+        for i, message in enumerate(messages):
+            if message.elsewhere:
+                refusals[i] = InProcessCannotRunStubError(
+                    f"the message is for a stub, and {transport.name} delivers only within this "
+                    f"process"
+                )
+            elif message.queue not in consumed:
+                refusals[i] = NotConsumedHereError(
+                    f"nothing in this process consumes {message.queue}, and {transport.name} "
+                    f"delivers only within this process"
+                )
+        return refusals
 
     async def _order(self) -> list[Transport]:
         """The group with the chosen one first."""
@@ -249,6 +317,12 @@ class MultiTransport(BaseTransport):
             raise
         self._subscriptions.add(subscription)
         return subscription
+
+    def is_due(self, queue: str) -> bool:
+        return any(isinstance(one, Ending) and one.is_due(queue) for one in self._transports)
+
+    def left(self, queue: str) -> int:
+        return sum(one.left(queue) for one in self._transports if isinstance(one, Ending))
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. Each is settled by the transport that delivered it."""
@@ -284,7 +358,9 @@ class MultiTransport(BaseTransport):
             raise UnsupportedError(f"no transport in {self.name} has leases")
         self._require_connected()
         kept = [True] * len(receipts)
-        for transport, chosen in _by_transport(receipts):
+        ours = {transport.name: transport for transport in self._transports}
+        for source, chosen in _by_transport(receipts):
+            transport = ours.get(source.name)  # in a twin another one of the same name
             if not isinstance(transport, Leasing) or transport.capabilities.lease is None:
                 continue
             try:
@@ -295,6 +371,170 @@ class MultiTransport(BaseTransport):
             for (i, _), still in zip(chosen, renewed, strict=True):
                 kept[i] = still
         return kept
+
+    # -- what tools ask for -----------------------------------------------------------------------
+
+    @property
+    def browses_dead_letters(self) -> bool:
+        """See ``BrowsingDeadLetters``."""
+        return all(map(browses_dead_letters, self._transports))
+
+    @property
+    def browses_by_taking(self) -> bool:
+        """See ``BrowsingByTaking``."""
+        return any(map(browses_by_taking, self._transports))
+
+    async def browse(
+        self, queue: str, *, after: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[StoredMessage]:
+        """See ``Browsing``. The messages of one transport after those of the other."""
+        self._require(self.browses_dead_letters, "browsing")
+        start, position = (0, None) if after is None else self._place(after)
+        known = False
+        for at, transport in enumerate(self._transports):
+            if at < start or transport.state.status != "connected":
+                continue
+            try:
+                found = cast("Browsing", transport).browse(
+                    queue, after=position if at == start else None, limit=limit
+                )
+                async for stored in found:
+                    yield msgspec.structs.replace(stored, position=f"{at}:{stored.position}")
+                    limit = None if limit is None else limit - 1
+                known = True
+            except QueueNotFoundError:
+                continue
+            if limit is not None and limit <= 0:
+                return
+        if not known and not start:
+            raise queue_not_found(queue, self.name)
+
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
+        """See ``Browsing``."""
+        self._require(self.browses_dead_letters, "taking messages")
+        taken: list[Delivery | None] = [None] * len(positions)
+        chosen: dict[int, list[tuple[int, str]]] = {}
+        for i, given in enumerate(positions):
+            at, position = self._place(given)
+            chosen.setdefault(at, []).append((i, position))
+        try:
+            for at, places in chosen.items():
+                transport = self._transports[at]
+                found = await cast("Browsing", transport).take(queue, [one for _, one in places])
+                for (i, _), delivery in zip(places, found, strict=True):
+                    taken[i] = None if delivery is None else _from(transport, delivery)
+        except BaseException:
+            await _give_back([one for one in taken if one is not None])
+            raise
+        return taken
+
+    def _place(self, position: str) -> tuple[int, str]:
+        """A transport of the group, by its number, and a position there."""
+        number, _, rest = position.partition(":")
+        if not number.isdecimal() or int(number) >= len(self._transports):
+            raise ConfigurationError(f"{position!r} is not a position; use StoredMessage.position")
+        return int(number), rest
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """See ``Measuring``."""
+        self._require(self.capabilities.depth, "counting messages")
+        found: list[QueueDepth] = []
+        for transport in self._connected():
+            with contextlib.suppress(QueueNotFoundError):
+                found.append(await cast("Measuring", transport).depth(queue))
+        if not found:
+            raise queue_not_found(queue, self.name)
+        return QueueDepth(
+            sum(one.ready for one in found),
+            sum(one.delayed for one in found),
+            sum(one.in_flight for one in found),
+            frozenset[UnknownDepth]().union(*(one.unknown for one in found)),
+        )
+
+    async def purge(self, queue: str) -> int:
+        """See ``Purging``."""
+        self._require(self.capabilities.purge, "purging")
+        return sum(await self._on_all(queue, lambda one: cast("Purging", one).purge(queue)))
+
+    async def pause_queue(self, queue: str) -> None:
+        """See ``QueuePausing``."""
+        self._require(self.capabilities.pause, "pausing queues")
+        await self._on_all(queue, lambda one: cast("QueuePausing", one).pause_queue(queue))
+
+    async def resume_queue(self, queue: str) -> None:
+        """See ``QueuePausing``."""
+        self._require(self.capabilities.pause, "pausing queues")
+        await self._on_all(queue, lambda one: cast("QueuePausing", one).resume_queue(queue))
+
+    async def is_paused(self, queue: str) -> bool:
+        """See ``QueuePausing``. Whether it is paused on one of them."""
+        self._require(self.capabilities.pause, "pausing queues")
+        return any(
+            await self._on_all(queue, lambda one: cast("QueuePausing", one).is_paused(queue))
+        )
+
+    async def _on_all(
+        self, queue: str, call: Callable[[Transport], Awaitable[Answer]]
+    ) -> Sequence[Answer]:
+        """Ask every transport that has a queue.
+
+        Raises:
+            NotConnectedError: one of them is not connected; none was asked.
+            QueueNotFoundError: none has it.
+        """
+        for transport in self._transports:
+            if transport.state.status != "connected":
+                raise _not_connected(transport)
+        answers: list[Answer] = []
+        for transport in self._transports:
+            with contextlib.suppress(QueueNotFoundError):
+                answers.append(await call(transport))
+        if not answers:
+            raise queue_not_found(queue, self.name)
+        return answers
+
+    async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
+        """See ``Checking``."""
+        self._require_connected()
+        return [
+            replace(note, text=f"{transport.name}: {note.text}")
+            for transport in self._connected()
+            if isinstance(transport, Checking)
+            for note in await transport.check_topology(topology)
+        ]
+
+    async def examine(self) -> Sequence[Finding]:
+        """See ``Examining``. Says which transports are not connected."""
+        self._require_connected()
+        findings: list[Finding] = []
+        for transport in self._transports:
+            if transport.state.status != "connected":
+                down = str(_not_connected(transport))
+                findings.append(Finding("connection", down, "start its server", serious=True))
+            elif isinstance(transport, Examining):
+                findings += _named(transport, await transport.examine())
+        return findings
+
+    @property
+    def missing_storage(self) -> str | None:
+        """See ``LocalStorage``."""
+        stored = (one.missing_storage for one in self._transports if isinstance(one, LocalStorage))
+        return next((missing for missing in stored if missing is not None), None)
+
+    def examine_storage(self) -> Sequence[Finding]:
+        """See ``LocalStorage``."""
+        return [
+            finding
+            for transport in self._transports
+            if isinstance(transport, LocalStorage)
+            for finding in _named(transport, transport.examine_storage())
+        ]
+
+    def twin(self) -> MultiTransport | None:
+        """See ``Twinning``. Leaves out transports that have no twin."""
+        twins = [one.twin() for one in self._transports if isinstance(one, Twinning)]
+        found = [one for one in twins if one is not None]
+        return MultiTransport(found, reconnect_every=self._every) if found else None
 
 
 class _From(msgspec.Struct, frozen=True):
@@ -319,12 +559,34 @@ def _by_transport(
 
 async def _send(transport: Transport, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
     if transport.state.status != "connected":  # skipped without waiting
-        error = NotConnectedError(f"{transport.name} is {transport.state.status}")
-        return [error] * len(messages)
+        return [_not_connected(transport)] * len(messages)
     try:
         return await transport.send(messages)
     except MatadorError as error:
         return [error] * len(messages)
+
+
+def _not_connected(transport: Transport) -> NotConnectedError:
+    return transport.state.refusal(f"{transport.name} is {transport.state}")
+
+
+def _named(transport: Transport, findings: Iterable[Finding]) -> list[Finding]:
+    return [replace(one, text=f"{transport.name}: {one.text}") for one in findings]
+
+
+def _from(transport: Transport, delivery: Delivery) -> Delivery:
+    """The same with a receipt that says who delivered it."""
+    handle = _From(transport, delivery.receipt)
+    receipt = msgspec.structs.replace(delivery.receipt, handle=handle)
+    return msgspec.structs.replace(delivery, receipt=receipt)
+
+
+async def _give_back(deliveries: Sequence[Delivery]) -> None:
+    for transport, chosen in _by_transport([delivery.receipt for delivery in deliveries]):
+        try:
+            await transport.settle([Release(receipt) for _, receipt in chosen])
+        except MatadorError as error:
+            log.warning("%s could not take messages back: %s", transport.name, error)
 
 
 class _MultiSubscription(BaseSubscription):
@@ -348,8 +610,11 @@ class _MultiSubscription(BaseSubscription):
         self._inner.append((transport, inner))
         self._changed.wake()
 
+    def receives_from(self, transport: Transport) -> bool:
+        """Does it receive from this transport now?"""
+        return any(one is transport and inner.active for one, inner in self._inner)
+
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``."""
         while self._active:
             if self._ready:
                 taken, self._ready = self._ready[:limit], self._ready[limit:]
@@ -388,29 +653,20 @@ class _MultiSubscription(BaseSubscription):
             self._failing[transport.name] = (backoff, loop.time() + backoff.next())
             raise
         # At once, so that what was taken is returned or given back even if the caller is cancelled.
-        for delivery in deliveries:
-            handle = _From(transport, delivery.receipt)
-            receipt = msgspec.structs.replace(delivery.receipt, handle=handle)
-            self._ready.append(msgspec.structs.replace(delivery, receipt=receipt))
+        self._ready += [_from(transport, delivery) for delivery in deliveries]
         self._failing.pop(transport.name, None)
 
     async def _give_back(self) -> None:
         left, self._ready = self._ready, []
-        for transport, chosen in _by_transport([delivery.receipt for delivery in left]):
-            try:
-                await transport.settle([Release(receipt) for _, receipt in chosen])
-            except MatadorError as error:
-                log.warning("%s could not take messages back: %s", transport.name, error)
+        await _give_back(left)
 
     async def pause(self) -> None:
-        """See ``Pausing``."""
         for _, inner in self._inner:
             if isinstance(inner, Pausing):
                 await inner.pause()
         await self._give_back()
 
     async def close(self) -> None:
-        """See ``Subscription``."""
         if not self._active:
             return
         self._active = False

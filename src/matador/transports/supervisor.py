@@ -86,8 +86,7 @@ class ConnectionSupervisor(Generic[Connection]):
             NotConnectedError: there is none; the cause is the reason.
         """
         if self._connection is None:
-            status = self._state.status
-            raise NotConnectedError(f"the connection is {status}") from self._state.error
+            raise self._state.refusal(f"the connection is {self._state.status}")
         return self._connection
 
     async def start(self) -> None:
@@ -132,7 +131,7 @@ class ConnectionSupervisor(Generic[Connection]):
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self._change(ConnectionState("disconnected"))
+        self._change(ConnectionState("disconnected", closed=self._started is not None))
 
     async def _run(self, started: asyncio.Future[None]) -> None:
         task = asyncio.current_task()

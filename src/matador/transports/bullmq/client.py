@@ -101,7 +101,6 @@ class BullMQSession:
         return self._connection.commands[name]
 
     def fail(self, error: BaseException) -> None:
-        """See ``ServerConnection``."""
         self._pipelined.fail(error)
 
     async def connect_blocking(self) -> PipelinedConnection:
@@ -261,7 +260,6 @@ class BullMQSession:
         await self._pipelined.drain()
 
     async def close(self) -> None:
-        """See ``ServerConnection``."""
         self.fail(NotConnectedError("disconnected"))
         for connection in (self._pipelined, *self._blocking):
             await connection.close()
@@ -284,15 +282,12 @@ class BullMQClient(ServerClient[BullMQSession]):
         restore: Callable[[BullMQSession], Awaitable[None]],
         on_state: Callable[[ConnectionState], None],
     ) -> None:
-        super().__init__(
-            address.where, restore=restore, on_state=on_state, reconnect=address.reconnect
-        )
+        super().__init__(address.where, restore=restore, on_state=on_state, backoff=address.backoff)
         self._address = address
 
     # -- for the supervisor ------------------------------------------------------------------------
 
     async def open(self) -> BullMQSession:
-        """See ``ServerClient``."""
         address = self._address
         ((host, port),) = address.hosts
         options: dict[str, Any] = {"ssl": True, **address.tls_options} if address.tls else {}
@@ -314,7 +309,11 @@ class BullMQClient(ServerClient[BullMQSession]):
 
         async def connect() -> PipelinedConnection:
             connection = client.connection_pool.make_connection()
-            await connection.connect()
+            try:
+                await connection.connect()
+            except BaseException:  # cancelled in the handshake, it would stay open
+                await connection.disconnect(nowait=True)
+                raise
             return PipelinedConnection(
                 connection, timeout=address.timeout, heartbeat=address.heartbeat
             )

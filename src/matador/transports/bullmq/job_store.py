@@ -31,6 +31,8 @@ from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 _MOST_EACH = 200
 _MOST_BYTES = 1 << 20
 _PAGE = 500
+_TRIES = 20
+_CANCELING = 5000  # ms for which a job without a worker is held to be canceled
 _SCORE = 0x1000  # of delayed jobs: the time in ms, times this
 
 _WAITING = ("wait", "paused", "prioritized", "waiting-children")
@@ -278,6 +280,7 @@ async def count_jobs(session: BullMQSession, jobs: JobSet) -> JobCounts:
             ("HGET", scripts.key("") + "metrics:failed", "count"),
         ],
     )
+    (clients,) = await session.run([("CLIENT", "LIST")])
     counts = dict(zip(states, found, strict=True))
     return JobCounts(
         waiting=sum(counts[state] for state in _WAITING),
@@ -288,7 +291,15 @@ async def count_jobs(session: BullMQSession, jobs: JobSet) -> JobCounts:
         paused=paused == 1,
         all_completed=max(number(completed), counts["completed"]),
         all_failed=max(number(failed), counts["failed"]),
+        workers=_workers(clients, scripts.worker_name) if isinstance(clients, bytes) else None,
     )
+
+
+def _workers(clients: bytes, name: str) -> int:
+    """How many workers wait for jobs, by the names of their connections. Some add one of their own:
+    ``bull:ZW1haWxz:w:mine``."""
+    named, own = f" name={name} ".encode(), f" name={name}:w:".encode()
+    return sum(1 for line in clients.splitlines() if named in line or own in line)
 
 
 # -- changing --------------------------------------------------------------------------------------
@@ -323,6 +334,54 @@ async def remove_job(session: BullMQSession, jobs: JobSet, id_: str) -> None:
             else "active; it cannot be removed now"
         )
         raise JobStateError(f"job {id_!r} of {jobs.queue!r} is {why}", queue=jobs.queue, job_id=id_)
+
+
+async def cancel_job(session: BullMQSession, jobs: JobSet, id_: str, reason: str) -> bool:
+    """Remove a job that waits, or fail one that is active. False: it is finished."""
+    scripts = session.scripts(jobs.queue)
+    for _ in range(_TRIES):  # until its state is still the same when it is changed
+        fields, state, lock = await session.ask_all(
+            [
+                ("HGETALL", scripts.job_key(id_)),
+                scripts.state(id_),
+                ("GET", scripts.lock_key(id_)),
+            ],
+            together=True,
+        )
+        if not fields:
+            raise _not_found(jobs, id_)
+        if state in (b"completed", b"failed"):
+            return False
+        if state != b"active":
+            try:
+                await remove_job(session, jobs, id_)
+            except JobStateError as error:
+                if "schedule" in str(error):
+                    raise
+                continue
+            return True
+        if lock is None:  # its worker is dead; as its successor, so that nobody else takes it
+            lock = f"matador-cancel-{session.next_now()}".encode()
+            await session.ask("SET", scripts.lock_key(id_), lock, "NX", "PX", _CANCELING)
+        job = NativeJob(id_, fields)
+        call = scripts.finish(
+            id_,
+            lock.decode(errors="replace"),
+            session.next_now(),
+            "failed",
+            reason.encode(errors="replace"),
+            keep=job.keep_failed,
+            attempts=job.max_attempts,
+            fields=job.canceled(reason),
+        )
+        (answer,) = await session.ask_all([call])
+        if answer == 0:
+            return True
+    raise JobStateError(
+        f"job {id_!r} of {jobs.queue!r} changed its state at each of {_TRIES} tries to cancel it",
+        queue=jobs.queue,
+        job_id=id_,
+    )
 
 
 async def set_progress(session: BullMQSession, receipt: Receipt, progress: bytes) -> None:

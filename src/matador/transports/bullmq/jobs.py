@@ -200,6 +200,7 @@ class BullJob:
             receipt,
             self.problem,
             self.content.properties,
+            self.content.id,
         )
 
     def _keep(self) -> Keep:
@@ -229,7 +230,15 @@ class BullJob:
             delivery_count=count if failed or state == "in-flight" else count - 1,
             priority=self.priority,
             ordering_key=self.content.ordering_key,
+            properties=self.content.properties,
         )
+
+
+_LIMITS = frozenset(("count", "age", "limit"))
+
+
+def _is_limit(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MOST
 
 
 def keep_asked(asked: object) -> Keep:
@@ -239,11 +248,13 @@ def keep_asked(asked: object) -> Keep:
     if isinstance(asked, int):
         return min(max(-1, asked), _MOST)
     if isinstance(asked, dict):
-        limits = {
-            name: value
-            for name, value in cast("dict[str, object]", asked).items()
-            if name in ("count", "age", "limit") and type(value) is int and 0 <= value <= _MOST
-        }
+        limits = cast("dict[str, Any]", asked)
+        if not (limits.keys() <= _LIMITS and all(map(_is_limit, limits.values()))):
+            limits = {
+                name: value
+                for name, value in limits.items()
+                if name in _LIMITS and _is_limit(value)
+            }
         if "count" in limits or "age" in limits:
             return limits
     return False

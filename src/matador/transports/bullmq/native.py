@@ -20,18 +20,24 @@ from matador.errors import MessageTooLargeError, UnstorableError
 from matador.model import job as names
 from matador.model.job import KEEP_NONE
 from matador.model.job import Keep as KeepFinished
-from matador.model.message import ERROR_TYPE_HEADER, REASON_HEADER, Headers, Message
+from matador.model.message import (
+    ERROR_TYPE_HEADER,
+    REASON_HEADER,
+    TRACEBACK_HEADER,
+    Headers,
+    Message,
+)
 from matador.transports.bullmq.scripts import LIMIT, Keep
 from matador.transports.bullmq.wire import UNREADABLE, bull_priority, our_priority
-from matador.transports.kit.jobs import DEFAULT_NAME, keep_of, whole
+from matador.transports.kit.jobs import DEFAULT_NAME, keep_of, provider_options, whole
 
-_PROVIDER = "job.provider."
 _TRANSLATED = frozenset(
     {
         *(names.ID, names.NAME, names.MAX_ATTEMPTS, names.CREATED_AT, names.ATTEMPTS),
         *(names.BACKOFF, names.ERROR, names.FAILED_AT, names.KEEP_COMPLETED, names.KEEP_FAILED),
-        *(names.UNIQUE, names.UNIQUE_FOR, names.PARENT, names.CHILDREN),
-        *(REASON_HEADER, ERROR_TYPE_HEADER),
+        *(names.UNIQUE, names.UNIQUE_FOR, names.PARENT),
+        names.PROVIDER_OPTIONS,
+        *(REASON_HEADER, ERROR_TYPE_HEADER, TRACEBACK_HEADER),
     }
 )
 _OTHERS = "matador"
@@ -116,15 +122,12 @@ def template(headers: Headers) -> dict[str, Any]:
         options["de"] = {"id": str(unique), **({"ttl": within} if within else {})}
     others: dict[str, Any] = {}
     for header, value in headers.items():
-        if header in _TRANSLATED:
-            continue
-        if not header.startswith(_PROVIDER):
+        if header not in _TRANSLATED:
             others[header] = value
-        else:
-            name = header[len(_PROVIDER) :]
-            if name in _PARENTS:
-                raise UnstorableError(f"provider option {name!r} cannot be given to a job here")
-            options[optsEncodeMap.get(name, name)] = value
+    for name, value in provider_options(headers).items():
+        if name in _PARENTS:
+            raise UnstorableError(f"provider option {name!r} cannot be given to a job here")
+        options[optsEncodeMap.get(name, name)] = value
     if others:
         options[_OTHERS] = others
     unique = options.get("de")
@@ -205,14 +208,17 @@ def kept(removal: Keep) -> KeepFinished:
 
 def _backoff(text: object) -> dict[str, Any]:
     if isinstance(text, str):
+        text, _, jitter = text.partition("~")
         kind, *numbers = text.split(":")
         try:
             found = [round(float(number)) for number in numbers]
+            more: dict[str, Any] = {"jitter": float(jitter)} if jitter else {}
         except (ValueError, OverflowError):
-            found = []
+            found, more = [], {}
         if kind in ("fixed", "exponential") and found:
-            longest = {"maxDelay": found[1]} if len(found) > 1 else {}
-            return {"type": kind, "delay": found[0], **longest}
+            if len(found) > 1:
+                more["maxDelay"] = found[1]
+            return {"type": kind, "delay": found[0], **more}
     return _BACKOFF
 
 
@@ -231,7 +237,9 @@ def backoff_text(backoff: object) -> str | None:
     kind, longest = found.get("type"), _number(found.get("maxDelay"))
     if kind not in ("fixed", "exponential"):
         return None
-    return f"{kind}:{_number(found.get('delay'))}{f':{longest}' if longest else ''}"
+    jitter = found.get("jitter")
+    share = f"~{jitter:g}" if isinstance(jitter, int | float) and 0 < jitter <= 1 else ""
+    return f"{kind}:{_number(found.get('delay'))}{f':{longest}' if longest else ''}{share}"
 
 
 def _number(value: object) -> int:

@@ -13,7 +13,7 @@ from matador.transports.bullmq import native, wire
 from matador.transports.bullmq.jobs import LATEST, BullJob, NativeHold, keep_asked, number
 from matador.transports.bullmq.scripts import Keep
 from matador.transports.bullmq.topology import JobSet
-from matador.transports.kit.jobs import DEFAULT_NAME, split_body
+from matador.transports.kit.jobs import CANCELED_TYPE, DEFAULT_NAME, split_body
 
 _MOST_TRACES = 10
 
@@ -55,7 +55,6 @@ class NativeJob(BullJob):
 
     @property
     def priority(self) -> int | None:
-        """See ``Job``."""
         return native.priority_of(number(self._fields.get(b"priority")))
 
     @property
@@ -80,9 +79,27 @@ class NativeJob(BullJob):
     def _keep(self) -> Keep:
         return keep_asked(self.options.get("removeOnComplete"))  # BullMQ keeps by default
 
+    @property
+    def keep_failed(self) -> Keep:
+        """Whether it is kept when it has failed."""
+        return keep_asked(self.options.get("removeOnFail"))
+
     def _native(self) -> NativeHold:
-        keep = keep_asked(self.options.get("removeOnFail"))
-        return NativeHold(keep, self.max_attempts, self._fields.get(b"stacktrace", b""))
+        stacktrace = self._fields.get(b"stacktrace", b"")
+        return NativeHold(self.keep_failed, self.max_attempts, stacktrace)
+
+    def canceled(self, reason: str) -> dict[str, str]:
+        """The fields of the job once it has failed because it was canceled."""
+        stacktrace = self._fields.get(b"stacktrace", b"")
+        text = reason.encode(errors="replace").decode()
+        return {
+            "stc": "0",
+            "matador-error-type": CANCELED_TYPE,
+            "stacktrace": trace_with(stacktrace, f"{CANCELED_TYPE}: {text}"),
+            "matador-kind": "undeliverable",
+            "matador-taken": "0",
+            "matador-bare": "",
+        }
 
     def record(self, queue: str, status: JobStatus, due: int) -> JobRecord:
         """The job as it is stored. ``due``: when it will run, in ms, if it is delayed."""

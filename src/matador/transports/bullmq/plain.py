@@ -1,10 +1,9 @@
 """Calls of small scripts of our own for plain jobs, which are most jobs.
 
-A plain job has no delay, no priority, no unique key, no parent and no children, and is removed when
-it is done. BullMQ's scripts handle everything that may be asked of a job; for a plain one that is
-several times the work. These scripts leave the same behind, for many jobs at once. They refuse what
-is not plain, or not as it should be, before they change anything: BullMQ's own scripts, with their
-guard, take those.
+A plain job has no delay, no priority, no unique key, no parent and no children. BullMQ's scripts
+handle everything that may be asked of a job; for a plain one that is several times the work. These
+scripts leave the same behind, for many jobs at once. They refuse what is not plain, or not as it
+should be, before they change anything: BullMQ's own scripts, with their guard, take those.
 """
 
 from __future__ import annotations
@@ -20,12 +19,15 @@ from matador.model.message import Headers, Message
 from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.jobs import JobHold
 from matador.transports.bullmq.native import template
-from matador.transports.bullmq.scripts import REMOVE, Argument, Call
+from matador.transports.bullmq.scripts import LIMIT, REMOVE, Argument, Call, Keep
 from matador.transports.bullmq.wire import id_bytes, id_text
 from matador.transports.kit.jobs import DEFAULT_NAME
 
 MOST = 50
 """How many jobs one call handles at most: the server does nothing else meanwhile."""
+
+_ANY = -1
+_MOST_OLD = 1000  # jobs that one call deletes because of their age, as BullMQ has it
 
 ASK_BULLMQ = 1
 """The answer for a job that takes BullMQ's own script."""
@@ -119,17 +121,25 @@ def taken(answer: Sequence[Any], owner: str, first: int) -> Taken:
 
 def can_complete(hold: JobHold) -> bool:
     """Whether a job may be a plain one when it is completed; the script looks closer."""
-    return hold.native is not None and hold.keep is REMOVE and not hold.failed
+    return hold.native is not None and not hold.failed
 
 
 def complete(
-    session: BullMQSession, queue: str, jobs: Sequence[tuple[str, str, bytes]], now: int
+    session: BullMQSession, queue: str, keep: Keep, jobs: Sequence[tuple[str, str, bytes]]
 ) -> Call:
-    """Complete jobs, given with their tokens and results. Answers with a list: 0, ``ASK_BULLMQ``,
-    or a negative number if a job is not held any more."""
+    """Complete jobs, given with their tokens and results, that are all kept alike. Answers with a
+    list: 0, ``ASK_BULLMQ``, or a negative number if a job is not held any more."""
     scripts = session.scripts(queue)
-    arguments: list[Argument] = [scripts.start, now]
+    limits: Sequence[Argument] = (_ANY, _ANY, LIMIT)
+    if keep is REMOVE:
+        limits = (_ANY, 0, LIMIT)
+    elif isinstance(keep, dict):
+        limits = (keep.get("age", _ANY), keep.get("count", _ANY), keep.get("limit", _MOST_OLD))
+    elif keep is not False and keep >= 0:
+        limits = (_ANY, keep, LIMIT)
+    now = session.now() if limits[1] == 0 else session.almost_now()
+    arguments: list[Argument] = [scripts.start, now, *limits]
     for id_, token, result in jobs:
         arguments += (id_bytes(id_), token, result)
-    keys = scripts.keys_of("active events stalled meta wait prioritized")
+    keys = scripts.keys_of("active events stalled meta wait prioritized completed")
     return Call("finish_plain", [*keys, scripts.start + b"metrics:completed"], arguments)

@@ -5,13 +5,14 @@ methods run a script at once. Here the same arguments become values (``Call``), 
 travel together. Small scripts of our own take one certain job, and fail a malformed one.
 
 BullMQ's scripts are sent with ``lua/guard.lua`` in front, so that a malformed job does not make
-them fail half-way, and so that the pause of every version of BullMQ is honoured. Those that settle
+them fail half-way, and so that the pause of every version of BullMQ is honored. Those that settle
 a job leave it with its holder if they fail all the same.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -294,6 +295,12 @@ class JobScripts(Scripts):
     def lock_key(self, id_: str) -> bytes:
         """The key of a job's lock."""
         return self.job_key(id_) + b":lock"
+
+    @property
+    def worker_name(self) -> str:
+        """The name of the connection on which a worker waits: BullMQ counts workers by it."""
+        prefix, _, name = self._all[""].removesuffix(":").rpartition(":")
+        return f"{prefix}:{b64encode(name.encode()).decode()}"
 
     @property
     def start(self) -> bytes:

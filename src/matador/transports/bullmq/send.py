@@ -118,7 +118,7 @@ def add(session: BullMQSession, jobs: JobSet, message: Message, id_: str) -> Cal
         return scripts.add_job(id_, job, now)
     return scripts.add(
         id_,
-        str(message.headers.get(wire.NAME_HEADER) or wire.DEFAULT_NAME),
+        wire.name_of(message),
         data_of(session, message),
         now,
         delay=milliseconds(message.delay),

@@ -18,6 +18,7 @@ from matador.errors import MatadorError, MessageTooLargeError, TransportError, U
 from matador.model import job as names
 from matador.model.message import (
     ERROR_TYPE_HEADER,
+    TRACEBACK_HEADER,
     Complete,
     DeadLetter,
     Message,
@@ -57,7 +58,7 @@ class JobSettler:
     async def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
         """For each None, or why it failed."""
         outcomes: list[MatadorError | None] = [None] * len(settlements)
-        plain_jobs: dict[str, list[tuple[int, JobHold]]] = {}
+        plain_jobs: dict[tuple[str, str], list[tuple[int, JobHold]]] = {}
         others: list[tuple[int, JobHold]] = []
         for index, settlement in enumerate(settlements):
             hold = hold_of(settlement.receipt)
@@ -67,7 +68,8 @@ class JobSettler:
                 # The server would drop the connection, and with it what others have asked for.
                 outcomes[index] = MessageTooLargeError(size, self._session.largest, what="result")
             elif isinstance(settlement, Complete) and size <= _SMALL and plain.can_complete(hold):
-                plain_jobs.setdefault(hold.queue, []).append((index, hold))
+                alike = (hold.queue, repr(hold.keep))
+                plain_jobs.setdefault(alike, []).append((index, hold))
             else:
                 others.append((index, hold))
         if plain_jobs:
@@ -78,22 +80,22 @@ class JobSettler:
 
     async def _complete_plain(
         self,
-        found: Mapping[str, Sequence[tuple[int, JobHold]]],
+        found: Mapping[tuple[str, str], Sequence[tuple[int, JobHold]]],
         settlements: Sequence[Settlement],
         outcomes: list[MatadorError | None],
     ) -> list[tuple[int, JobHold]]:
         """Complete plain jobs. Returns those that take BullMQ's own script."""
-        session, now = self._session, self._session.now()
+        session = self._session
         calls: list[Call] = []
         sent: list[Sequence[tuple[int, JobHold]]] = []
-        for queue, all_ in found.items():
+        for (queue, _), all_ in found.items():
             for start in range(0, len(all_), plain.MOST):
                 some = all_[start : start + plain.MOST]
                 jobs = [
                     (hold.id, hold.token, cast("Complete", settlements[index]).result or b"null")
                     for index, hold in some
                 ]
-                calls.append(plain.complete(session, queue, jobs, now))
+                calls.append(plain.complete(session, queue, some[0][1].keep, jobs))
                 sent.append(some)
         try:
             answers = await session.run(calls)
@@ -362,7 +364,7 @@ def _failure(native: NativeHold, message: Message | None, error: str) -> dict[st
         kind = message.headers.get(ERROR_TYPE_HEADER)
         if kind is not None:
             fields["matador-error-type"] = _text(str(kind))
-            trace = f"{kind}: {error}"
+            trace = str(message.headers.get(TRACEBACK_HEADER) or f"{kind}: {error}")
     if trace:
         fields["stacktrace"] = trace_with(native.stacktrace, _text(trace))
     return fields

@@ -97,6 +97,7 @@ class WaitingJobs(JobSource):
         self._rate: RateLimit | None = None
         self._limited = False
         self._blocking: tuple[BullMQSession, PipelinedConnection, int] | None = None
+        self._seen_by: BullMQSession | None = None  # where its connection shows that it works
 
     def set_rate(self, rate: RateLimit | None) -> None:
         """See ``JobSource``. BullMQ's workers keep to it in the same way."""
@@ -104,7 +105,6 @@ class WaitingJobs(JobSource):
 
     @property
     def limited(self) -> bool:
-        """See ``JobSource``."""
         return self._limited
 
     @property
@@ -116,6 +116,10 @@ class WaitingJobs(JobSource):
     async def take(self, session: BullMQSession, limit: int) -> Found:
         """See ``JobSource``. Plain jobs are taken by a script of ours, others by BullMQ's own."""
         self._limited = False
+        if self._seen_by is not session:
+            self._seen_by = session
+            with contextlib.suppress(MatadorError):  # too many connections, say
+                await self._connect(session)
         if self._plain:
             most = min(limit, _MOST_PLAIN)
             first, call = self._plain_call(session, most)
@@ -246,6 +250,8 @@ class WaitingJobs(JobSource):
             return known[1]
         connection = await session.connect_blocking()
         try:
+            name = session.scripts(self._jobs.queue).worker_name
+            connection.call("CLIENT", "SETNAME", name).add_done_callback(forget)  # not all let us
             number = await connection.call("CLIENT", "ID")
         except Exception as error:
             raise session.translated(error) from error
@@ -269,13 +275,11 @@ class WaitingJobs(JobSource):
             await asyncio.wait([waiting], timeout=_ASK_AGAIN)
 
     def unblock(self) -> None:
-        """See ``JobSource``."""
         if self._blocking is not None:
             session, _, number = self._blocking
             session.tell("CLIENT", "UNBLOCK", number)
 
     async def close(self) -> None:
-        """See ``JobSource``."""
         if self._blocking is not None:
             await self._blocking[1].close()
             self._blocking = None
@@ -291,7 +295,6 @@ class FailedJobs(JobSource):
     """Failed jobs of one kind, the oldest first."""
 
     async def take(self, session: BullMQSession, limit: int) -> Found:
-        """See ``JobSource``."""
         return Found(list((await self.hold(session, limit, ())).values()), POLL)
 
     async def hold(

@@ -45,12 +45,10 @@ class BullMQSubscription:
 
     @property
     def queue(self) -> str:
-        """See ``Subscription``."""
         return self._queue
 
     @property
     def active(self) -> bool:
-        """See ``Subscription``."""
         return self._active
 
     def set_limits(self, limits: JobLimits) -> None:
@@ -59,7 +57,6 @@ class BullMQSubscription:
 
     @property
     def limited(self) -> bool:
-        """See ``JobLimiting``."""
         return self._source.limited
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
@@ -151,7 +148,6 @@ class BullMQSubscription:
         self._empty_until = now + found.wait if found.drained else None
 
     async def close(self) -> None:
-        """See ``Subscription``."""
         if not self.active:
             return
         self._active = False

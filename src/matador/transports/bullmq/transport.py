@@ -34,7 +34,7 @@ from matador.transports.bullmq.topology import JobSet, Queues
 from matador.transports.bullmq.upkeep import StalledCheck
 from matador.transports.bullmq.wire import bull_name
 from matador.transports.kit.errors import cannot_pause_letters
-from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
+from matador.transports.kit.notes import ignored_arguments, ignored_exchanges, ignored_limits
 from matador.transports.kit.options import read_address
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
@@ -55,6 +55,7 @@ _JOBS = JobCapabilities(
     keep=True,
     retry=True,
     remove=True,
+    cancel=True,
     pause=True,
     delete=True,
     unique=True,
@@ -97,6 +98,7 @@ class BullMQTransport(BaseTransport):
     def __init__(self, url: str, **options: Unpack[RedisServerOptions]) -> None:
         address = read_address(BullMQAddress, url, options)
         super().__init__(address.name)
+        self._url, self._given = url, options
         self._lease = address.lease
         self._block = min(_LONGEST_BLOCK, address.timeout / 2)
         self._client = BullMQClient(address, restore=self._restore, on_state=self._change_state)
@@ -126,7 +128,6 @@ class BullMQTransport(BaseTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
         return self._capabilities
 
     async def _open(self) -> None:
@@ -153,7 +154,6 @@ class BullMQTransport(BaseTransport):
         return [*ignored_arguments(topology), *ignored_exchanges(topology), *_notes(topology)]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``."""
         session = await self._client.connection()
         return await sending.store(session, self._queues, messages)
 
@@ -188,8 +188,11 @@ class BullMQTransport(BaseTransport):
     # -- optional abilities ------------------------------------------------------------------------
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
-        """See ``Leasing``."""
         return await renew(await self._client.connection(), receipts, self._lease)
+
+    def twin(self) -> BullMQTransport:
+        """See ``Twinning``. A receipt has the token of the job's lock."""
+        return BullMQTransport(self._url, **self._given)
 
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
@@ -202,18 +205,15 @@ class BullMQTransport(BaseTransport):
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        """See ``Browsing``."""
         session = await self._client.connection()
         jobs = await self._queues.find(session, queue)
         return await browsing.take(session, jobs, positions, self._lease)
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``."""
         session = await self._client.connection()
         return await browsing.purge(session, await self._queues.find(session, queue))
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``."""
         session = await self._client.connection()
         return await browsing.depth(session, await self._queues.find(session, queue))
 
@@ -226,7 +226,6 @@ class BullMQTransport(BaseTransport):
         await store.pause_jobs(session, jobs)
 
     async def resume_queue(self, queue: str) -> None:
-        """See ``QueuePausing``."""
         session = await self._client.connection()
         jobs = await self._queues.find(session, queue)
         if jobs.kind is None:
@@ -242,7 +241,6 @@ class BullMQTransport(BaseTransport):
 
     @property
     def job_capabilities(self) -> JobCapabilities:
-        """See ``JobStoring``."""
         return _JOBS
 
     async def open_jobs(self, queue: str) -> str:
@@ -255,34 +253,32 @@ class BullMQTransport(BaseTransport):
         return session, await self._queues.find_jobs(session, queue)
 
     async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``JobStoring``."""
         session = await self._client.connection()
         return await store.add_jobs(session, self._queues, jobs)
 
     async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:
-        """See ``JobStoring``."""
         return await store.find_jobs(*await self._jobs(queue), ids)
 
     async def list_jobs(
         self, queue: str, status: JobStatus, *, limit: int, skip: int = 0
     ) -> Sequence[JobRecord]:
-        """See ``JobStoring``."""
         return await store.list_jobs(*await self._jobs(queue), status, limit, skip)
 
     async def count_jobs(self, queue: str) -> JobCounts:
-        """See ``JobStoring``."""
         return await store.count_jobs(*await self._jobs(queue))
 
     async def retry_job(self, queue: str, job_id: str) -> None:
-        """See ``JobStoring``."""
         await store.retry_job(*await self._jobs(queue), job_id)
 
     async def remove_job(self, queue: str, job_id: str) -> None:
         """See ``JobStoring``. Its children are removed, too, as BullMQ does."""
         await store.remove_job(*await self._jobs(queue), job_id)
 
+    async def cancel_job(self, queue: str, job_id: str, reason: str) -> bool:
+        """See ``JobStoring``. Workers in other languages run it to its end, for nothing."""
+        return await store.cancel_job(*await self._jobs(queue), job_id, reason)
+
     async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
-        """See ``JobStoring``."""
         await store.set_progress(await self._client.connection(), receipt, progress)
 
     async def pause_jobs(self, queue: str) -> None:
@@ -290,7 +286,6 @@ class BullMQTransport(BaseTransport):
         await store.pause_jobs(*await self._jobs(queue))
 
     async def resume_jobs(self, queue: str) -> None:
-        """See ``JobStoring``."""
         await store.resume_jobs(*await self._jobs(queue))
 
     async def delete_jobs(self, queue: str) -> None:
@@ -304,11 +299,9 @@ class BullMQTransport(BaseTransport):
         return True
 
     async def put_schedule(self, queue: str, schedule: JobSchedule) -> None:
-        """See ``JobScheduling``."""
         await schedules.put_schedule(*await self._jobs(queue), schedule)
 
     async def list_schedules(self, queue: str) -> Sequence[JobSchedule]:
-        """See ``JobScheduling``."""
         return await schedules.list_schedules(*await self._jobs(queue))
 
     async def remove_schedule(self, queue: str, key: str) -> bool:
@@ -322,12 +315,10 @@ class BullMQTransport(BaseTransport):
         return False
 
     async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
-        """See ``JobFlows``."""
         session, found = await self._jobs(queue)
         return await flows.add_flow(session, self._queues, found, jobs)
 
     async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
-        """See ``JobFlows``."""
         return await flows.child_results(*await self._jobs(queue), job_id)
 
     async def examine(self) -> Sequence[Finding]:
@@ -344,8 +335,9 @@ def _notes(topology: Topology) -> Iterator[TopologyNote]:
             yield TopologyNote(name, text)
         if queue.retention is not None:
             yield TopologyNote(name, "BullMQ keeps no finished messages: no retention")
-    for _, kind, name in topology.dead_letter_names():
-        letters = topology.dead_letters[kind]
+    yield from ignored_limits(topology, "BullMQ")
+    for queue, kind, name in topology.dead_letter_names():
+        letters = topology.letters_of(queue)[kind]
         if letters.max_length is not None or letters.ttl is not None:
             text = (
                 "BullMQ keeps failed jobs of all kinds in one set, without max_length and ttl for "

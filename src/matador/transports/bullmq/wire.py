@@ -7,6 +7,9 @@ text as a JSON string with ``"encoding": "text"`` in the metadata, any other byt
 ``orderingKey``; empty ones are left out. Every body comes back as the same bytes, unless somebody
 else has rewritten the job.
 
+The name of a job is the key of its event, the command of a request, or the routing key of what was
+published, so that people can find it. That is in the data, too: names of our own jobs are not read.
+
 A job without that wrapping is its own data: the body is its JSON. Metadata of others become headers
 if they are text or whole numbers. The name of a foreign job is in the header ``x-bullmq-name``; a
 message with that header is added under that name.
@@ -98,6 +101,8 @@ def read(data: bytes, name: str) -> JobContent:
         metadata = _decode_metadata(wrapped.metadata)
     except UNREADABLE:
         return JobContent(body, {**_foreign(wrapped.metadata), **headers})
+    if metadata.id:
+        headers = {}
     try:
         if metadata.encoding == "text":
             body = _decode_text(body).encode()
@@ -159,6 +164,19 @@ KEYS = (
 
 LOWEST = 2_097_152
 """BullMQ's last priority; its first is 1. Without one (0) a job comes before all that have one."""
+
+
+def name_of(message: Message) -> str:
+    """The name of the job for a message.
+
+    Example:
+        >>> name_of(Message("m-1", "shop.events", b"{}", name="order.placed"))
+        'order.placed'
+    """
+    given, properties = message.headers.get(NAME_HEADER) or message.name, message.properties
+    if not given and properties is not None:
+        given = properties.type or properties.routing_key
+    return str(given or DEFAULT_NAME)
 
 
 def bull_name(queue: str) -> str:

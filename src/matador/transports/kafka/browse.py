@@ -76,8 +76,18 @@ class KafkaBrowser:
         flying = sum(one.in_flight for one in extents)
         left = sum(one.left for one in extents)
         return QueueDepth(
-            ready=max(0, left - flying), delayed=await self._delayed(topic), in_flight=flying
+            ready=max(0, left - flying),
+            delayed=await self._delayed(topic),
+            in_flight=flying,
+            consumers=await self._members(topic),
         )
+
+    async def _members(self, topic: str) -> int | None:
+        """How many consumers read a topic: one a process."""
+        group = self._group(topic)
+        answers = await self._client.ask(lambda admin: admin.describe_consumer_groups([group]))
+        (found,) = answers.values()
+        return None if isinstance(found, MatadorError) else len(found.members)
 
     async def oldest_due(
         self, topic: str, extents: Mapping[int, Extent], now: datetime
@@ -142,9 +152,10 @@ class KafkaBrowser:
         return {number: (starts[number], ends[number]) for number in numbers}
 
     async def ends(self, topic: str) -> dict[int, int]:
-        """For each partition of a topic the offset that is next."""
+        """For each partition of a topic the offset that readers see next: the first of an open
+        transaction, or the one behind the last record."""
         numbers = range(await self._topics.find(topic))
-        return await self._offsets(topic, numbers, OffsetSpec.latest())
+        return await self._offsets(topic, numbers, OffsetSpec.latest(), committed=True)
 
     async def _offsets(
         self,
@@ -183,7 +194,6 @@ class KafkaBrowser:
     async def browse(
         self, queue: str, after: str | None, limit: int | None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``BrowsingDeadLetters``."""
         if not is_dead_letters(queue):
             raise UnsupportedError(
                 f"a message of {queue!r} cannot be taken out of the hands of the worker that has "
@@ -201,7 +211,6 @@ class KafkaBrowser:
                 return
 
     async def read(self, queue: str, after: str | None, limit: int) -> list[StoredMessage]:
-        """See ``Replaying``."""
         topic = topic_name(queue)
         await self._topics.find(topic, queue=queue)
         if (retention := self._topics.retentions.get(topic)) is None:
@@ -356,6 +365,7 @@ def _stored(queue: str, message: KafkaMessage, state: MessageState, at: str) -> 
         stored_at=_stored_at(message),
         priority=content.priority,
         ordering_key=content.ordering_key,
+        properties=content.properties,
     )
 
 

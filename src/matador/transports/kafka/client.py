@@ -23,7 +23,6 @@ from matador.errors import (
     SendUnconfirmedError,
     TimeoutError,
 )
-from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
 from matador.transports.kafka.errors import is_refusal, translate
 from matador.transports.kafka.options import KafkaAddress
@@ -33,7 +32,6 @@ from matador.transports.supervisor import ConnectionSupervisor
 
 T = TypeVar("T")
 
-_BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
 _SHORT_OUTAGE = 1.0
 _GRACE = 2.0  # seconds in which brokers that refuse a first connection may be starting
 _TRIES = 5
@@ -64,7 +62,7 @@ class KafkaClient:
         self._was_connected = False
         self._trims: set[asyncio.Task[None]] = set()
         self._supervisor: ConnectionSupervisor[_Session] = ConnectionSupervisor(
-            self._open, self._wait_lost, self._restored, backoff=_BACKOFF, on_state=on_state
+            self._open, self._wait_lost, self._restored, backoff=address.backoff, on_state=on_state
         )
 
     @property
@@ -76,7 +74,7 @@ class KafkaClient:
     def producer(self) -> KafkaProducer:
         """The producer; there is one from ``start`` to ``stop``."""
         if self._producer is None:
-            raise NotConnectedError(f"not connected to {self.where}")
+            raise self._supervisor.state.refusal(f"not connected to {self.where}")
         return self._producer
 
     async def start(self) -> None:
@@ -110,7 +108,7 @@ class KafkaClient:
             return
         state = self._supervisor.state
         if state.status != "reconnecting":
-            raise NotConnectedError(f"not connected to {self.where}") from state.error
+            raise state.refusal(f"not connected to {self.where}")
         try:
             await self._supervisor.wait_connected(_SHORT_OUTAGE)
         except TimeoutError:

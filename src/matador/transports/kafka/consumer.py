@@ -178,7 +178,6 @@ class QueueConsumer:
         return skipped
 
     def let_go(self) -> None:
-        """See ``owned``."""
         self._keeping -= 1
         self._change()
 
@@ -205,26 +204,21 @@ class QueueConsumer:
     # -- settlements -------------------------------------------------------------------------------
 
     def commit(self, partition: Partition) -> asyncio.Future[Outcome]:
-        """See ``Keeper``."""
         return self._commits.store(partition)
 
     async def verify(self, partition: Partition) -> Outcome:
-        """See ``Keeper``."""
         return await self._commits.verify(partition)
 
     @property
     def committing(self) -> asyncio.Lock:
-        """See ``Keeper``."""
         return self._commits.lock
 
     async def membership(self) -> Any:
-        """See ``Keeper``."""
         call = self._poller.membership()
         done, _ = await asyncio.wait([call], timeout=self._timeout)
         return call.result() if done else None
 
     def done(self, hold: Hold, successor: Hold | None = None) -> None:
-        """See ``Keeper``."""
         partition = hold.partition
         if successor is not None:
             partition.replace(hold, successor)
@@ -234,7 +228,6 @@ class QueueConsumer:
         self._change_once()
 
     def all_done(self, partition: Partition, holds: Sequence[Hold]) -> None:
-        """See ``Keeper``."""
         for hold in holds:
             if hold.key is not None and (following := partition.leave(hold)) is not None:
                 self._offer(following)
@@ -279,7 +272,6 @@ class QueueConsumer:
     # -- what arrives ------------------------------------------------------------------------------
 
     def arrived(self, messages: list[tuple[Partition, KafkaMessage]]) -> None:
-        """See ``Owner``."""
         self._poller.took(len(messages))
         self._size = max(1, len(messages[-1][1]))
         self._shelf.ahead = min(self._shelf.ahead, _AHEAD_BYTES // self._size)
@@ -389,7 +381,6 @@ class QueueConsumer:
             await self._doubtful.wait(_WATCH_EVERY)
 
     def doubt(self) -> None:
-        """See ``Owner``."""
         self._doubtful.wake()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -411,13 +402,11 @@ class QueueConsumer:
     # -- rebalances --------------------------------------------------------------------------------
 
     def gained(self, partitions: Sequence[Partition]) -> None:
-        """See ``Owner``."""
         self.partitions |= {one.number: one for one in partitions if one.owned}
         self._commits.heard()
         self._change()
 
     def lost(self, partitions: Iterable[Partition]) -> None:
-        """See ``Owner``."""
         for one in partitions:
             one.clear()
             if self.partitions.get(one.number) is one:
@@ -443,12 +432,10 @@ class QueueConsumer:
         return places
 
     def failed(self, error: MatadorError) -> None:
-        """See ``Owner``."""
         self._problem = error
         self._shelf.waiters.wake()
 
     def ended(self) -> None:
-        """See ``Owner``."""
         self._stop()
         self.lost(list(self.partitions.values()))
         for task in self._tasks:

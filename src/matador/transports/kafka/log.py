@@ -62,13 +62,11 @@ class KafkaLog:
         return KafkaLog, (self._address,)
 
     def close(self) -> None:
-        """See ``QueueLog``."""
         self._admin = None  # the library closes it with its last reference
 
     # -- where -------------------------------------------------------------------------------------
 
     def partitions(self, queues: Sequence[str]) -> list[LogPartition]:
-        """See ``QueueLog``."""
         topics = {topic_name(queue): queue for queue in queues}
         if not topics:
             return []
@@ -93,7 +91,6 @@ class KafkaLog:
         raise TransportError(f"{self._address.where}: the topics change all the time; try again")
 
     def offsets_at(self, partitions: Sequence[LogPartition], moment: datetime) -> list[int]:
-        """See ``QueueLog``."""
         spec = OffsetSpec.for_timestamp(max(0, round(moment.timestamp() * 1000)))
         places = [(topic_name(one.queue), one.number) for one in partitions]
         found = self._offsets(dict.fromkeys(places, spec))
@@ -154,7 +151,6 @@ class KafkaLog:
     # -- what --------------------------------------------------------------------------------------
 
     def read(self, ranges: Sequence[LogRange]) -> Iterator[tuple[LogRange, LogMessage]]:
-        """See ``QueueLog``."""
         left = {
             (topic_name(one.partition.queue), one.partition.number): one
             for one in ranges

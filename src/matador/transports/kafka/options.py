@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds
 from matador.transports.kafka.repetitions import LOG
 from matador.transports.kit.options import (
+    ReconnectOptions,
     Scheme,
     ServerAddress,
     choice,
@@ -21,33 +22,28 @@ from matador.transports.kit.options import (
 )
 
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-Groups: TypeAlias = Literal["consumer", "share"]
+Start: TypeAlias = Literal["beginning", "end"]
 Settings: TypeAlias = dict[str, Any]
 """Settings of librdkafka by their names."""
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 _WEEK = 7 * 86_400.0
-_DAY_MS = 86_400_000
-_SHARE_BATCH = 64
 # What the transport stands on: a setting of the user's own here would lose or repeat messages.
 _OURS = frozenset(
     (
         *("bootstrap.servers", "group.id", "enable.auto.commit", "enable.auto.offset.store"),
         *("auto.offset.reset", "partition.assignment.strategy", "enable.idempotence", "acks"),
-        *("share.acknowledgement.mode", "max.poll.records"),
         *("transactional.id", "isolation.level", "error_cb", "on_commit", "logger", "log_cb"),
     )
 )
 
 
-class KafkaOptions(TypedDict, total=False):
+class KafkaOptions(ReconnectOptions, total=False):
     """The options as keywords; all but ``config`` can be given in the address, too."""
 
     name: str
     group: str | None
-    groups: Groups | None
-    members: int | None
-    lock: Seconds | None
+    start: Start | None
     partitions: int | None
     replication: int | None
     retention: Seconds | None
@@ -84,9 +80,7 @@ class KafkaAddress(ServerAddress):
 
     name: str = text("kafka", empty=False)
     group: str | None = text(None, empty=False)
-    groups: str = choice("consumer", ("consumer", "share"))
-    members: int = whole(16, minimum=1)
-    lock: float = duration(0.0)
+    start: str = choice("beginning", ("beginning", "end"))
     partitions: int = whole(0)
     replication: int = whole(0)
     retention: float = duration(_WEEK, minimum=60)
@@ -118,21 +112,11 @@ class KafkaAddress(ServerAddress):
             )
         if self.linger > 1:
             raise ConfigurationError(f"Kafka: linger must be at most 1 s, got {self.linger:g}")
-        if self.groups == "share" and self.transactional:
-            raise ConfigurationError(
-                "Kafka: transactional=true and groups=share exclude each other: a share group "
-                "cannot acknowledge in a transaction"
-            )
         for name in self.config:
             if name in _OURS:
                 raise ConfigurationError(
                     f"Kafka: config must not set {name!r}, which the transport depends on"
                 )
-
-    @property
-    def shares(self) -> bool:
-        """Whether work queues are read by share groups."""
-        return self.groups == "share"
 
     @property
     def where(self) -> str:
@@ -174,10 +158,7 @@ class KafkaAddress(ServerAddress):
 
     def producer_settings(self) -> Settings:
         """Each message is confirmed by all replicas that are in sync, and stored once."""
-        settings = self.client_settings()
-        if self.shares:  # what is stored together is delivered to one member
-            settings["batch.num.messages"] = _SHARE_BATCH
-        return settings | {
+        return self.client_settings() | {
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": self.linger * 1000,
@@ -203,16 +184,6 @@ class KafkaAddress(ServerAddress):
             "fetch.queue.backoff.ms": 10,  # or reading stops for a second whenever it was ahead
             "queued.min.messages": 10_000,
             "queued.max.messages.kbytes": 1_024,  # of a queue; more is not faster
-        }
-
-    def share_settings(self, group: str, most: int) -> Settings:
-        """Every message is acknowledged by us. Handlers may take longer than a poll."""
-        return self.client_settings() | {
-            "group.id": group,
-            "share.acknowledgement.mode": "explicit",
-            "max.poll.records": most,
-            "max.poll.interval.ms": _DAY_MS,
-            "fetch.wait.max.ms": 500,
         }
 
 

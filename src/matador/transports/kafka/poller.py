@@ -171,9 +171,7 @@ class Poller:
     # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        topics = [self._topic] if self._topic else []  # none: it only moves delayed messages
-        if self._mover is not None:
-            topics.append(self._mover.topic)
+        topics = [self._topic] if self._mover is None else [self._topic, self._mover.topic]
         try:
             self._consumer.subscribe(
                 topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost

@@ -1,20 +1,26 @@
-"""What the client library logs, without its repetitions."""
+"""What the client library logs, without its repetitions and without lost connections."""
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
 
 _EVERY = 30.0
+_CONNECTION = re.compile(
+    r"\[thrd:.*(Connect to|[Cc]onnection refused|Disconnected|brokers are down)"
+)
 _MOST_LINES = 500
 
 
 class Repetitions(logging.Filter):
     """Lets a line through once in 30 seconds, and then says how often it was left out.
 
-    While a broker is away, each client logs each of its attempts to connect: dozens a second.
+    While a broker is away, each client logs each of its attempts to connect: dozens a second. The
+    transport says once that the cluster cannot be reached, so those lines are for who asks for
+    details.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -26,6 +32,8 @@ class Repetitions(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to log it."""
         text = record.getMessage()
+        if _CONNECTION.search(text) and not LOG.isEnabledFor(logging.INFO):
+            return False
         line = text.partition(" (after ")[0]  # how long an attempt took is no news
         now = self._now()
         with self._lock:

@@ -68,7 +68,6 @@ class Replies:
         self._receivers: list[ReplySubscription] = []
 
     async def address(self) -> str:
-        """See ``Replying``."""
         async with self._opening:
             if self._thread is None:
                 self._topics.declare_one(REPLIES, _PARTITIONS, _KEPT)
@@ -78,7 +77,6 @@ class Replies:
         return f"{REPLIES}/{self._number}/{self._id}"
 
     async def subscribe(self) -> ReplySubscription:
-        """See ``Replying``."""
         subscription = ReplySubscription(await self.address(), self._receivers.remove)
         self._receivers.append(subscription)
         return subscription

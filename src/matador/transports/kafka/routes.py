@@ -75,7 +75,7 @@ class Routes:
         pairs = {(queue, exchange) for queue, exchange, _ in bound}
         await asyncio.gather(
             *[
-                self._start(queue, exchange)
+                self.start_at_end(queue, exchange_topic(exchange), self.group(queue, exchange))
                 for queue, exchange in pairs
                 if exchange not in self._bound.get(queue, {})
             ]
@@ -90,7 +90,6 @@ class Routes:
         return [self._outcome(exchange, report) for report in reports]
 
     async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
-        """See ``Routing``."""
         self._table.unbind(exchange, queue, pattern)
         patterns = self._bound.get(queue, {}).get(exchange)
         if patterns is not None:
@@ -100,7 +99,6 @@ class Routes:
                 await self._forget_groups([self.group(queue, exchange)])
 
     async def delete_queue(self, queue: str) -> None:
-        """See ``Routing``."""
         topic = topic_name(queue)
         self._table.remove_queue(queue)
         groups = [self.group(queue, one) for one in self._bound.pop(queue, {})]
@@ -112,6 +110,26 @@ class Routes:
                 raise answer
         await self._topics.wait_until_gone(gone)
         await self._forget_groups([*groups, self._group(topic)])
+
+    async def start_at_end(self, queue: str, topic: str, group: str) -> None:
+        """Store the end of each partition of a topic as the position of a group that has none.
+
+        Raises:
+            TransportError: that could not be stored.
+        """
+        backoff, until = Backoff(0.1, 1.0), time.monotonic() + self._client.address.timeout
+        while True:
+            try:
+                # The ends first: whoever stores them too, does not skip what was sent since.
+                ends = await self._browser.ends(topic)
+                placed = await self._browser.commits(group, topic)
+                if not any(offset >= 0 for offset, _ in placed.values()):
+                    await self._move(queue, topic, group, ends)
+                return  # partitions that were added later are read from their beginning
+            except SendUnconfirmedError:  # a new topic has no leader for a moment
+                if time.monotonic() > until:
+                    raise
+            await backoff.sleep()
 
     async def extents(self, queue: str) -> dict[str, dict[int, Extent]]:
         """What a queue has before it in each of its exchanges, whether it wants it or not."""
@@ -126,7 +144,8 @@ class Routes:
         """Let a queue that nobody consumes read on from the end; how much that leaves out."""
         ends = {number: one.end for number, one in extents.items()}
         left = sum(one.left for one in extents.values())
-        return left if await self._move(queue, exchange, ends) else 0
+        topic, group = exchange_topic(exchange), self.group(queue, exchange)
+        return left if await self._move(queue, topic, group, ends) else 0
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -151,27 +170,8 @@ class Routes:
             return missing
         return report if isinstance(report, MatadorError) else 1
 
-    async def _start(self, queue: str, exchange: str) -> None:
-        """Where the group has no place yet, it begins at the end."""
-        backoff, until = Backoff(0.1, 1.0), time.monotonic() + self._client.address.timeout
-        while True:
-            try:
-                return await self._place(queue, exchange)
-            except SendUnconfirmedError:  # a new topic has no leader for a moment
-                if time.monotonic() > until:
-                    raise
-            await backoff.sleep()
-
-    async def _place(self, queue: str, exchange: str) -> None:
-        topic, group = exchange_topic(exchange), self.group(queue, exchange)
-        placed = await self._browser.commits(group, topic)
-        if any(offset >= 0 for offset, _ in placed.values()):
-            return  # partitions that were added later are read from their beginning
-        await self._move(queue, exchange, await self._browser.ends(topic))
-
-    async def _move(self, queue: str, exchange: str, ends: dict[int, int]) -> bool:
+    async def _move(self, queue: str, topic: str, group: str, ends: dict[int, int]) -> bool:
         """False: somebody consumes it, so it has a place already."""
-        topic, group = exchange_topic(exchange), self.group(queue, exchange)
         places = [TopicPartition(topic, number, end) for number, end in ends.items()]
         moved = [ConsumerGroupTopicPartitions(group, places)]
         answers = await self._client.ask(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from confluent_kafka import TopicPartition
@@ -19,7 +19,7 @@ from matador.errors import (
     MatadorError,
     SendUnconfirmedError,
 )
-from matador.model.message import Complete, DeadLetter, Message, Release, Retry, Settlement
+from matador.model.message import Complete, DeadLetter, Release, Retry, Settlement
 from matador.model.topology import dead_letter_name
 from matador.transports.kafka.deliveries import Hold, Keeper, Partition
 from matador.transports.kafka.errors import still_ours
@@ -29,7 +29,7 @@ from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.singles import travelled_together
 from matador.transports.kafka.store import KafkaStore, Made
 from matador.transports.kafka.transactions import KafkaTransactions
-from matador.transports.kafka.wire import Fit, Record, bare, with_reason
+from matador.transports.kafka.wire import Record, bare, with_reason
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
 
@@ -97,7 +97,7 @@ class KafkaSettler:
                 _settled(hold, outcome)
         for at, work in works:
             outcomes[at] = work.outcome
-            fit_next(work.settlement, work.hold, work.outcome)
+            _fit_next(work.settlement, work.hold, work.outcome)
             _settled(work.hold, work.outcome, work.successor)
         return outcomes
 
@@ -221,56 +221,29 @@ class KafkaSettler:
 
     def _successor(self, work: _Work) -> Made:
         hold = work.hold
-        made = successor_of(self._store, work.settlement, hold)
+        made = _successor_of(self._store, work.settlement, hold)
         if isinstance(made, Record) and _keeps_place(work, made):
             return msgspec.structs.replace(made, located=True)
         return made
 
 
-class Held(Protocol):
-    """A message that was delivered, however."""
-
-    fit: Fit
-    """How its dead letter has to be."""
-
-    @property
-    def queue(self) -> str:
-        """Where it is from."""
-        ...
-
-    @property
-    def record(self) -> Record:
-        """What is stored."""
-        ...
-
-    @property
-    def message(self) -> Message:
-        """The message as it was sent."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """Where it is stored."""
-        ...
-
-
-def successor_of(store: KafkaStore, settlement: Settlement, held: Held) -> Made:
+def _successor_of(store: KafkaStore, settlement: Settlement, hold: Hold) -> Made:
     """What is stored in the place of a message that is retried, or becomes a dead letter."""
     try:
         if isinstance(settlement, DeadLetter):
-            topic = topic_name(dead_letter_name(held.queue, settlement.kind))
+            topic = topic_name(dead_letter_name(hold.queue, settlement.kind))
             if settlement.bare:
-                return bare(held.record, topic, settlement.reason, held.fit, held.place)
+                return bare(hold.record, topic, settlement.reason, hold.fit, hold.place)
             if settlement.message is None:
-                return with_reason(held.record, topic, settlement.reason)
-            return store.record(dead_letter_of(settlement, held.message))
+                return with_reason(hold.record, topic, settlement.reason)
+            return store.record(dead_letter_of(settlement, hold.message))
         assert isinstance(settlement, Retry)
         return store.record(settlement.message)
     except MatadorError as error:
         return error
 
 
-def fit_next(settlement: Settlement, held: Held, outcome: MatadorError | None) -> None:
+def _fit_next(settlement: Settlement, hold: Hold, outcome: MatadorError | None) -> None:
     """If its topic does not take even the simplest dead letter, the next one is cut, or has a key.
 
     The topic of the queue may take larger records than that of its dead letters, and a record
@@ -278,7 +251,7 @@ def fit_next(settlement: Settlement, held: Held, outcome: MatadorError | None) -
     """
     is_bare = isinstance(settlement, DeadLetter) and settlement.bare
     if is_bare and outcome is not None:
-        held.fit = held.fit.after(outcome, held.record) or held.fit
+        hold.fit = hold.fit.after(outcome, hold.record) or hold.fit
 
 
 def _settled(hold: Hold, outcome: MatadorError | None, successor: Hold | None = None) -> None:

@@ -39,8 +39,7 @@ class KafkaStore:
     def record(self, message: Message) -> Made:
         """What is stored for a message.
 
-        A delayed message with an ordering key stays in its place, where those behind it wait; a
-        share group has no places.
+        A delayed message with an ordering key stays in its place, where those behind it wait.
         """
         try:
             if is_reply(message.queue):
@@ -48,7 +47,7 @@ class KafkaStore:
             topic = topic_name(message.queue)
             if message.delay <= 0:
                 return written(message, topic, limit=self._limit)
-            if message.ordering_key is not None and not self._client.address.shares:
+            if message.ordering_key is not None:
                 return written(message, topic, delay=message.delay, limit=self._limit)
             if is_dead_letters(message.queue):
                 return DelaysNotSupportedError(

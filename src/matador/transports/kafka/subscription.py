@@ -3,70 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from matador.errors import QueueNotFoundError
 from matador.model.message import Delivery
+from matador.transports.kafka.consumer import QueueConsumer
 from matador.transports.kafka.topics import Topics
 from matador.transports.kit.transport import BaseSubscription
-from matador.transports.kit.wakeup import Waiters, Wakeup, wait_in_lines
-
-
-class Deliverable(Protocol):
-    """A message in our hands."""
-
-    def delivery(self) -> Delivery:
-        """What its receiver gets."""
-        ...
-
-
-class Source(Protocol):
-    """Who reads a topic for all subscriptions of this process: ``QueueConsumer`` with a consumer
-    group, ``ShareQueue`` with a share group."""
-
-    @property
-    def queue(self) -> str:
-        """The queue to which the topic belongs."""
-        ...
-
-    @property
-    def topic(self) -> str:
-        """What is read."""
-        ...
-
-    def join(self, receiver: Wakeup, prefetch: int) -> None:
-        """One more wants messages, at most ``prefetch`` of them in advance."""
-        ...
-
-    async def part(self, receiver: Wakeup) -> None:
-        """It wants no more."""
-        ...
-
-    async def receive(self, receiver: Wakeup, limit: int) -> Sequence[Deliverable]:
-        """Up to ``limit`` messages; none if there are none at the moment."""
-        ...
-
-    def read_ahead(self, messages: int) -> None:
-        """Count up to so many as delivered before they are asked for."""
-        ...
-
-    async def hold_nothing(self) -> None:
-        """Have nothing counted that was not received."""
-        ...
-
-    def is_joined(self, receiver: Wakeup) -> bool:
-        """Whether it gets messages."""
-        ...
-
-    @property
-    def has_news(self) -> bool:
-        """Whether ``receive`` would return something, or raise."""
-        ...
-
-    @property
-    def waiters(self) -> Waiters:
-        """Those who wait for messages."""
-        ...
+from matador.transports.kit.wakeup import Wakeup, wait_in_lines
 
 
 class KafkaSubscription(BaseSubscription):
@@ -77,14 +20,14 @@ class KafkaSubscription(BaseSubscription):
 
     def __init__(
         self,
-        consumers: Sequence[Source],
+        consumers: Sequence[QueueConsumer],
         topics: Topics,
         prefetch: int,
-        find: Callable[[str], Awaitable[Sequence[Source]]],
+        find: Callable[[str], Awaitable[Sequence[QueueConsumer]]],
         closed: Callable[[KafkaSubscription], object],
     ) -> None:
         super().__init__(consumers[0].queue)
-        self._consumers: list[Source] = []
+        self._consumers: list[QueueConsumer] = []
         self._topics = topics
         self._prefetch = prefetch
         self._find = find
@@ -120,12 +63,10 @@ class KafkaSubscription(BaseSubscription):
             self._wakeup.wake()
 
     def read_ahead(self, messages: int) -> None:
-        """See ``ReadingAhead``."""
         for consumer in self._consumers:
             consumer.read_ahead(messages)
 
     async def pause(self) -> None:
-        """See ``Pausing``."""
         for consumer in self._consumers:
             await consumer.hold_nothing()
 
@@ -137,13 +78,13 @@ class KafkaSubscription(BaseSubscription):
             for consumer in self._consumers:
                 await consumer.part(self._wakeup)
 
-    def _join(self, consumers: Sequence[Source]) -> None:
+    def _join(self, consumers: Sequence[QueueConsumer]) -> None:
         self._consumers = list(consumers)
         for consumer in consumers:
             if not consumer.is_joined(self._wakeup):
                 consumer.join(self._wakeup, self._prefetch)
 
-    def _next_turn(self, served: Source) -> None:
+    def _next_turn(self, served: QueueConsumer) -> None:
         """The next time the others come first; whoever waits for them need not wait for us."""
         if len(self._consumers) > 1 and served in self._consumers:
             self._consumers.remove(served)

@@ -27,6 +27,7 @@ from matador.transports.kafka.names import delayed_topic, exchange_topic, topic_
 from matador.transports.kafka.server_settings import settings_of, whole_of
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import queue_not_found
+from matador.transports.kit.notes import ignored_limits
 
 _DEFAULT_PARTITIONS = 4
 _LIMIT = "max.message.bytes"
@@ -191,6 +192,7 @@ class Topics:
             new = {delayed_topic(name), *letters.get(queue.name, ())}.intersection(missing)
             if not new or name in missing:
                 continue
+            await self._wait_for([name])  # its settings are unknown while it is being made
             found = await settings_of(self._client, ConfigResource(ResourceType.TOPIC, name))
             limit = whole_of(found.get(_LIMIT), 0)
             for topic in new:
@@ -216,7 +218,7 @@ class Topics:
         for queue in topology.queues:
             name = topic_name(topology.full_name(queue.name))
             if queue.create:
-                partitions = self._address.partitions or self._default_partitions(queue.concurrency)
+                partitions = self._address.partitions or queue.concurrency or _DEFAULT_PARTITIONS
                 retention = max(self._address.retention, queue.retention or 0.0)
                 wanted[name] = partitions, stamped | {"retention.ms": str(round(retention * 1000))}
             wanted[delayed_topic(name)] = PARTITIONS, kept
@@ -225,15 +227,11 @@ class Topics:
                 self._address.partitions or _DEFAULT_PARTITIONS,
                 stamped | {"retention.ms": str(round(self._address.retention * 1000))},
             )
-        for _, kind, full_name in topology.dead_letter_names():
-            ttl = topology.dead_letters[kind].ttl
+        for queue, kind, full_name in topology.dead_letter_names():
+            ttl = topology.letters_of(queue)[kind].ttl
             limited = {} if ttl is None else {"retention.ms": str(max(1, round(ttl * 1000)))}
             wanted[topic_name(full_name)] = 1, kept | limited
         return wanted
-
-    def _default_partitions(self, concurrency: int | None) -> int:
-        """Of a share group, each member is to reach every message."""
-        return 1 if self._address.shares else concurrency or _DEFAULT_PARTITIONS
 
 
 def _lacks_brokers(outcome: object) -> bool:
@@ -252,8 +250,9 @@ def _notes(topology: Topology) -> Iterator[TopologyNote]:
             )
         if queue.priorities:
             yield TopologyNote(name, "Kafka has no priorities: they are ignored")
-    for _, kind, name in topology.dead_letter_names():
-        letters = topology.dead_letters[kind]
+    yield from ignored_limits(topology, "Kafka")
+    for queue, kind, name in topology.dead_letter_names():
+        letters = topology.letters_of(queue)[kind]
         if letters.max_length is not None:
             yield TopologyNote(name, "Kafka has no length limit: max_length is ignored")
         if letters.ttl is not None:

@@ -36,11 +36,8 @@ from matador.transports.kafka.purge import Purger
 from matador.transports.kafka.replies import Replies
 from matador.transports.kafka.routes import Routes
 from matador.transports.kafka.settle import KafkaSettler
-from matador.transports.kafka.share_holds import ShareHold
-from matador.transports.kafka.share_settle import ShareSettler
-from matador.transports.kafka.shares import Shares
 from matador.transports.kafka.store import KafkaStore
-from matador.transports.kafka.subscription import KafkaSubscription, Source
+from matador.transports.kafka.subscription import KafkaSubscription
 from matador.transports.kafka.temporary import TemporaryQueues
 from matador.transports.kafka.topics import Topics
 from matador.transports.kafka.transactions import KafkaTransactions
@@ -62,14 +59,11 @@ class KafkaTransport(BaseTransport):
     Args:
         url: ``kafka://user:password@host:9092,host:9092/?replication=3``; ``kafkas://`` for TLS.
         name: for logs and metrics.
-        groups: ``consumer``; ``share``: work queues are read by share groups, a preview of Kafka's.
-        members: of a share group for each queue of this process, at most.
-        lock: seconds for which a member of a share group may hold a message; 0: as long as the
-            brokers allow. It cannot be renewed.
+        start: where a consumer group that has committed nothing yet begins to read its queue:
+            ``beginning``, or ``end`` for what is sent from then on.
         group: in front of the names of the consumer groups (``billing.shop.events``); without it a
             group is named like its topic. All workers and tools of a queue must use the same.
-        partitions: of the topics that are made here; 0: as many as the queue's concurrency, or 4,
-            and 1 for share groups.
+        partitions: of the topics that are made here; 0: as many as the queue's concurrency, or 4.
         replication: of the topics that are made here; 0: the default of the brokers.
         retention: seconds after which Kafka deletes messages of a queue, handled or not.
         create: make the topics of a topology that are missing.
@@ -111,28 +105,24 @@ class KafkaTransport(BaseTransport):
         self._replies = Replies(self._client, self._topics, self._browser)
         self._purger = Purger(self._client, self._browser)
         self._routes = Routes(self._client, self._topics, self._store, self._browser, self._group)
-        self._share_settler = ShareSettler(self._store)
-        self._shares = Shares(
-            self._client, self._topics, self._store, self._browser, self._clock, self._group
-        )
         self._temporary = TemporaryQueues(
             self._client, self._in_use, self._group, self.delete_queue
         )
         self._consumers: dict[tuple[str, str], QueueConsumer] = {}
         self._leaving: set[QueueConsumer] = set()
+        self._started: set[str] = set()  # topics whose groups have a position
         self._subscriptions: set[KafkaSubscription] = set()
-        shares = address.shares
         self._capabilities = Capabilities(
             delivery_modes=frozenset({"at-least-once", "at-most-once"}),
             delays=True,
             dead_letters="manual",
             attempt_tracking=True,
-            concurrency="prefetch" if shares else "partition",
-            ordering="none" if shares else "partition",
+            concurrency="partition",
+            ordering="partition",
             priorities=False,
-            purge=not shares,
-            depth=not shares,
-            replay=not shares,
+            purge=True,
+            depth=True,
+            replay=True,
             routing=True,
             properties=ALL_PROPERTIES,
             max_message_size=address.max_message_size,
@@ -143,16 +133,10 @@ class KafkaTransport(BaseTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
         return self._capabilities
 
     async def _open(self) -> None:
         await self._client.start()
-        try:
-            await self._shares.require()
-        except BaseException:
-            await self._client.stop()
-            raise
 
     async def _close(self) -> None:
         """Others get what is still held."""
@@ -160,17 +144,15 @@ class KafkaTransport(BaseTransport):
         await asyncio.gather(*[one.close() for one in list(self._subscriptions)])
         await self._replies.close()
         consumers = [*self._consumers.values(), *self._leaving]
-        await asyncio.gather(self._shares.close(), *[one.close() for one in consumers])
+        await asyncio.gather(*[one.close() for one in consumers])
         if self._transactions is not None:
             await self._transactions.close()
         await self._client.stop()
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``."""
         await self._client.require()
         notes = await self._topics.declare(topology)
         notes += await self._routes.apply(topology)
-        notes += await self._shares.apply(topology)
         self._temporary.apply(topology)
         queues = {topology.full_name(one.queue) for one in topology.bindings}
         for subscription in [one for one in self._subscriptions if one.queue in queues]:
@@ -178,7 +160,6 @@ class KafkaTransport(BaseTransport):
         return [*ignored_arguments(topology), *notes]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``."""
         await self._client.require()
         return await self._store.send(messages)
 
@@ -193,18 +174,8 @@ class KafkaTransport(BaseTransport):
         return subscription
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``."""
         await self._client.require()
-        if not self._address.shares:
-            return await self._settler.settle(settlements)
-        shared = [isinstance(one.receipt.handle, ShareHold) for one in settlements]
-        pairs = list(zip(settlements, shared, strict=True))
-        ours, others = await asyncio.gather(
-            self._share_settler.settle([one for one, is_shared in pairs if is_shared]),
-            self._settler.settle([one for one, is_shared in pairs if not is_shared]),
-        )
-        first, second = iter(ours), iter(others)
-        return [next(first) if is_shared else next(second) for is_shared in shared]
+        return await self._settler.settle(settlements)
 
     # -- optional abilities ------------------------------------------------------------------------
 
@@ -233,7 +204,6 @@ class KafkaTransport(BaseTransport):
 
     async def purge(self, queue: str) -> int:
         """See ``Purging``. What waits behind a message that another process holds stays."""
-        self._shares.refuse("emptied", queue)
         await self._client.require()
         purged = await self._purger.purge(queue, self._consumers.get((queue, topic_name(queue))))
         for exchange, extents in (await self._routes.extents(queue)).items():
@@ -247,7 +217,6 @@ class KafkaTransport(BaseTransport):
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``. Counts what is in an exchange before it is known who wants it."""
-        self._shares.refuse("measured", queue)
         await self._client.require()
         own = await self._browser.depth(queue)
         found = [
@@ -258,12 +227,14 @@ class KafkaTransport(BaseTransport):
         flying = sum(one.in_flight for one in found)
         ready = max(0, sum(one.left for one in found) - flying)
         return QueueDepth(
-            ready=own.ready + ready, delayed=own.delayed, in_flight=own.in_flight + flying
+            ready=own.ready + ready,
+            delayed=own.delayed,
+            in_flight=own.in_flight + flying,
+            consumers=own.consumers,
         )
 
     async def oldest_due(self, queue: str) -> datetime | None:
         """See ``Aging``. A message in an exchange counts before it is known who wants it."""
-        self._shares.refuse("measured", queue)
         await self._client.require()
         topic, now = topic_name(queue), datetime.now(UTC)
         places = {topic: await self._browser.extents(topic, queue=queue)}
@@ -276,7 +247,6 @@ class KafkaTransport(BaseTransport):
         self, queue: str, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[StoredMessage]:
         """See ``Replaying``. In order of the time when Kafka stored them."""
-        self._shares.refuse("read again", queue)
         await self._client.require()
         return await self._browser.read(queue, after, limit)
 
@@ -295,15 +265,13 @@ class KafkaTransport(BaseTransport):
             await subscription.refresh()
 
     async def delete_queue(self, queue: str) -> None:
-        """See ``Routing``."""
         await self._client.require()
         self._temporary.forget(queue)
         members = [one for (name, _), one in self._consumers.items() if name == queue]
-        await asyncio.gather(self._shares.leave(queue), *[one.close() for one in members])
+        await asyncio.gather(*[one.close() for one in members])
         await self._routes.delete_queue(queue)
 
     async def reply_address(self) -> str:
-        """See ``Replying``."""
         await self._client.require()
         return await self._replies.address()
 
@@ -320,25 +288,21 @@ class KafkaTransport(BaseTransport):
     async def read_offsets(
         self, queue: str, partition: int, start: int, end: int
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Partitioned``."""
         await self._client.require()
         async for stored in self._browser.read_offsets(queue, partition, start, end):
             yield stored
 
     def log(self) -> KafkaLog:
-        """See ``Partitioned``."""
         return KafkaLog(self._address)
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``."""
         await self._client.require()
         return await examine(self._client)
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Checking``: partitions, replicas, retention and cleanup that get in the way."""
         await self._client.require()
-        notes = await check(self._client, self._topics, topology)
-        return [*notes, *await self._shares.check(topology)]
+        return await check(self._client, self._topics, topology)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -349,6 +313,8 @@ class KafkaTransport(BaseTransport):
         topic = topic_name(queue)
         await self._topics.find(topic, queue=queue)
         delays = await self._has_delays(topic)
+        if self._address.start == "end" and not is_dead_letters(queue):
+            await self._start_at_end(queue, topic)
         if (found := self._consumers.get((queue, topic))) is not None:
             return found
         consumer = QueueConsumer(
@@ -363,11 +329,16 @@ class KafkaTransport(BaseTransport):
         self._consumers[queue, topic] = consumer
         return consumer
 
-    async def _all_consumers(self, queue: str) -> list[Source]:
+    async def _start_at_end(self, queue: str, topic: str) -> None:
+        """Once: a topic that is deleted and made again meanwhile is read from its beginning."""
+        if topic not in self._started:
+            await self._routes.start_at_end(queue, topic, self._group(topic))
+            self._started.add(topic)
+
+    async def _all_consumers(self, queue: str) -> list[QueueConsumer]:
         """Of its own topic, and of its exchanges."""
-        shared = self._address.shares and not is_dead_letters(queue)
         return [
-            await self._shares.find(queue) if shared else await self._consumer(queue),
+            await self._consumer(queue),
             *[self._exchange_consumer(queue, one) for one in self._routes.exchanges(queue)],
         ]
 

@@ -3,7 +3,7 @@
 The value of a record is the body, the key is the ordering key, and every header is a header, in
 UTF-8. Whole numbers are decimal digits; ``x-matador-numbers`` names the headers that they are in.
 ``x-matador-id``, ``x-matador-priority`` and ``x-matador-delay`` (seconds after the record was
-stored) hold the rest; what is empty is left out. ``x-matador-deliveries`` is for share groups.
+stored) hold the rest; what is empty is left out.
 
 Foreign records are read, too: a value or a header that is null is empty, a header that is not
 UTF-8 is base64, and of several headers with one name the last one counts.
@@ -41,13 +41,11 @@ _NUMBERS = "x-matador-numbers"
 ROUTING_KEY_HEADER = "x-matador-routing-key"
 _ORDERING_KEY = "x-matador-ordering-key"
 _PUBLISHED = frozenset((ROUTING_KEY_HEADER, _ORDERING_KEY, DELAY_HEADER))
-_DELIVERIES = "x-matador-deliveries"
-_OURS = frozenset((ID_HEADER, _PRIORITY, _NUMBERS, _DELIVERIES)) | _PUBLISHED
+_OURS = frozenset((ID_HEADER, _PRIORITY, _NUMBERS)) | _PUBLISHED
 _MOST = 2**63
 _LONGEST_DELAY = 100 * 366 * 86_400.0
 _LONGEST_REASON = 1000
 _MOST_KEPT = 500_000  # bytes of a value for which there is no room
-_MOST_DELIVERIES = 1_000_000
 _NO_HEADERS: Headers = {}
 _EMPTY_SIZE = 70  # bytes, of a record without key, value and headers
 _PLAIN_SIZE = _EMPTY_SIZE + len(ID_HEADER) + 4
@@ -255,7 +253,7 @@ def with_reason(record: Record, topic: str, reason: str) -> Record:
         encoded = reason.encode()
     except UnicodeEncodeError as error:
         raise UnstorableError(f"the reason of a dead letter cannot be encoded: {error}") from error
-    dropped = (REASON_HEADER, DELAY_HEADER, _DELIVERIES)
+    dropped = (REASON_HEADER, DELAY_HEADER)
     kept: RecordHeaders = [one for one in record.headers if one[0] not in dropped]
     return Record(topic, record.value, record.key, [*kept, (REASON_HEADER, encoded)])
 
@@ -266,14 +264,6 @@ def with_delay(record: Record, topic: str, delay: float, partition: int = -1) ->
     if delay > 0:
         headers.append((DELAY_HEADER, repr(delay).encode()))
     return Record(topic, record.value, record.key, headers, partition)
-
-
-def put_back(record: Record, deliveries: int) -> Record:
-    """The same record for the end of its topic; it was delivered so many times before."""
-    headers: RecordHeaders = [one for one in record.headers if one[0] != _DELIVERIES]
-    if deliveries > 0:
-        headers.append((_DELIVERIES, b"%d" % deliveries))
-    return Record(record.topic, record.value, record.key, headers)
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -309,14 +299,6 @@ def content_of(message: KafkaMessage) -> tuple[bytes | None, Content]:
         text, problem = _read_key(key)
         return key, Content(body or b"", _NO_HEADERS, id_, ordering_key=text, problem=problem)
     return key, read(record_of(message))
-
-
-def deliveries_of(record: Record) -> int:
-    """How often it was delivered before it was put back; 0 if it says nothing sensible."""
-    for name, value in record.headers:
-        if name == _DELIVERIES:
-            return min(max(0, _whole(_text(value)) or 0), _MOST_DELIVERIES)
-    return 0
 
 
 def delay_of(record: Record) -> float:

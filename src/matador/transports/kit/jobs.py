@@ -5,6 +5,9 @@ Nothing here raises because of what a message contains: other programs add jobs,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from matador.model import job as names
@@ -15,6 +18,10 @@ from matador.model.message import (
     TRACEBACK_HEADER,
     Headers,
 )
+from matador.model.text import BOM
+
+CANCELED_TYPE = "matador.errors.JobCanceledError"
+"""The type of the error of a job that was canceled while it ran."""
 
 DEFAULT_NAME = "job"
 """The name of a job whose message has none."""
@@ -54,6 +61,7 @@ def split_body(body: bytes) -> tuple[bytes, bytes | None]:
         >>> split_body(b'{"to": "ada"}')
         (b'{"to": "ada"}', None)
     """
+    body = body.removeprefix(BOM)
     try:
         found = _decode(body)
     except _UNREADABLE:
@@ -65,10 +73,26 @@ def split_body(body: bytes) -> tuple[bytes, bytes | None]:
 def whole(headers: Headers, name: str, default: int = 0) -> int:
     """A header as a whole number that is not negative; ``default`` if it is none."""
     value = headers.get(name, default)
+    if type(value) is int and 0 <= value <= _MOST:  # as we write it
+        return value
     try:
         return min(max(0, int(value)), _MOST)
     except (ValueError, TypeError):
         return default
+
+
+def provider_options(headers: Headers) -> Mapping[str, Any]:
+    """The options in a header that only the provider understands; empty if they cannot be read."""
+    given = headers.get(names.PROVIDER_OPTIONS)
+    if given is None:
+        return {}
+    try:
+        return _read_options(str(given))
+    except _UNREADABLE:
+        return {}
+
+
+_read_options = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def record_of(
@@ -115,8 +139,20 @@ def record_of(
 def keep_of(headers: Headers, status: JobStatus) -> Keep:
     """How long a job that finished like this is kept."""
     if status == "completed":
-        return Keep.read(headers.get(names.KEEP_COMPLETED), names.KEEP_NONE)
+        return Keep.read(headers.get(names.KEEP_COMPLETED), names.KEEP_AN_HOUR)
     return Keep.read(headers.get(names.KEEP_FAILED), names.KEEP_ALL)
+
+
+def as_canceled(headers: Headers, attempts: int, reason: str, now: float) -> dict[str, str | int]:
+    """The headers of an active job that fails because it was canceled in its attempt number
+    ``attempts``. ``now``: seconds since the epoch."""
+    return {
+        **headers,
+        names.ATTEMPTS: attempts,
+        names.ERROR: reason,
+        names.FAILED_AT: round(now * 1000),
+        ERROR_TYPE_HEADER: CANCELED_TYPE,
+    }
 
 
 def as_new(headers: Headers) -> dict[str, str | int]:

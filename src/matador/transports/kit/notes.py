@@ -1,4 +1,4 @@
-"""Notes on what a transport cannot honour of a topology."""
+"""Notes on what a transport cannot honor of a topology."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from matador.model.topology import Topology
 
 
 def ignored_arguments(topology: Topology) -> list[TopologyNote]:
-    """What a transport without types of queues or arguments could not honour, for its notes."""
+    """What a transport without types of queues or arguments could not honor, for its notes."""
     return [
         TopologyNote(
             topology.full_name(queue.name),
@@ -15,6 +15,17 @@ def ignored_arguments(topology: Topology) -> list[TopologyNote]:
         )
         for queue in topology.queues
         if queue.type is not None or queue.arguments
+    ]
+
+
+def ignored_limits(topology: Topology, broker: str) -> list[TopologyNote]:
+    """What a broker without limits of queues could not honor."""
+    return [
+        TopologyNote(
+            topology.full_name(queue.name), f"{broker} has none of {queue.limits}: ignored"
+        )
+        for queue in topology.queues
+        if queue.limits
     ]
 
 

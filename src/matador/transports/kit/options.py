@@ -12,11 +12,11 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypedDict, TypeVar, get_args
 from urllib.parse import SplitResult, parse_qsl, unquote
 
 from matador.errors import ConfigurationError
-from matador.model.backoff import BackoffStrategy
+from matador.model.backoff import BackoffStrategy, ReconnectBackoff
 from matador.model.options import Seconds, seconds, suggestion, whole_number
 from matador.transports.credentials import split_url
 
@@ -36,7 +36,6 @@ class Option:
 
     read: Callable[[str, str], Any]
     check: Callable[[Any, str], Any]
-    aliases: tuple[str, ...] = ()
 
 
 def option(
@@ -44,11 +43,10 @@ def option(
     read: Callable[[str, str], Any],
     check: Callable[[Any, str], Any],
     *,
-    aliases: tuple[str, ...] = (),
     shown: bool = True,
 ) -> Any:
     """A field of ``Options`` that is read and checked by these functions; see ``Option``."""
-    return field(default=default, repr=shown, metadata={"option": Option(read, check, aliases)})
+    return field(default=default, repr=shown, metadata={"option": Option(read, check)})
 
 
 def duration(default: Duration, *, minimum: float = 0.0) -> Duration:
@@ -83,7 +81,28 @@ def whole(default: int, *, minimum: int = 0) -> int:
     return option(default, read, check)
 
 
-def flag(default: bool, *, aliases: tuple[str, ...] = ()) -> bool:
+def number(default: float, *, minimum: float, maximum: float) -> float:
+    """An option that is a number."""
+
+    def read(text: str, what: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise ConfigurationError(f"{what} must be a number, got {text[:20]!r}") from None
+
+    def check(value: Any, what: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigurationError(f"{what} must be a number, got {value!r}")
+        if not minimum <= value <= maximum:
+            raise ConfigurationError(
+                f"{what} must be from {minimum:g} to {maximum:g}, got {value!r}"
+            )
+        return float(value)
+
+    return option(default, read, check)
+
+
+def flag(default: bool) -> bool:
     """An option that is true or false: ``true``, ``1``, ``yes``, ``on`` and their opposites."""
 
     def read(text: str, what: str) -> bool:
@@ -97,7 +116,7 @@ def flag(default: bool, *, aliases: tuple[str, ...] = ()) -> bool:
             raise ConfigurationError(f"{what} must be true or false, got {value!r}")
         return value
 
-    return option(default, read, check, aliases=aliases)
+    return option(default, read, check)
 
 
 def choice(default: Known, known: Iterable[str]) -> Known:
@@ -117,9 +136,7 @@ def choice(default: Known, known: Iterable[str]) -> Known:
     return option(default, check, check)
 
 
-def text(
-    default: Any, *, secret: bool = False, empty: bool = True, aliases: tuple[str, ...] = ()
-) -> Any:
+def text(default: Any, *, secret: bool = False, empty: bool = True) -> Any:
     """An option that is a text. A ``secret`` is neither in the repr nor in an error."""
 
     def check(value: Any, what: str) -> str | None:
@@ -130,10 +147,10 @@ def text(
             raise ConfigurationError(f"{what} must not be empty")
         return value
 
-    return option(default, check, check, aliases=aliases, shown=not secret)
+    return option(default, check, check, shown=not secret)
 
 
-def file(*, aliases: tuple[str, ...] = (), secret: bool = False) -> str | None:
+def file(*, secret: bool = False) -> str | None:
     """An option that is the path of a file that exists; None: not given."""
 
     def check(value: Any, what: str) -> str | None:
@@ -143,7 +160,7 @@ def file(*, aliases: tuple[str, ...] = (), secret: bool = False) -> str | None:
             raise ConfigurationError(f"{what}: there is no file {str(value)!r}")
         return str(value)
 
-    return option(None, check, check, aliases=aliases, shown=not secret)
+    return option(None, check, check, shown=not secret)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,35 +193,78 @@ def read_options(
         ConfigurationError: unknown, repeated, or unreadable.
     """
     declared = dict(_declared(made))
-    spellings = {alias: name for name, option in declared.items() for alias in option.aliases}
-    spellings |= {name: name for name in declared}
 
-    def found(written: str) -> str:
-        name = spellings.get(written)
-        if name is None:
+    def declaration(name: str) -> Option:
+        if name not in declared:
             raise ConfigurationError(
-                f"{made.kind}: unknown option {written[:40]!r}{suggestion(written, spellings)} "
+                f"{made.kind}: unknown option {name[:40]!r}{suggestion(name, declared)} "
                 f"(known: {', '.join(declared)})"
             )
-        return name
+        return declared[name]
 
     values: dict[str, Any] = {}
-    for written, value in parse_qsl(query, keep_blank_values=True):
-        name = found(written)
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        found = declaration(name)
         if name in values:
-            raise ConfigurationError(f"{made.kind}: duplicate option {written!r}")
-        values[name] = declared[name].read(value, f"{made.kind}: {name}")
-    keywords: dict[str, Any] = {}
-    for written, value in (given or {}).items():
-        name = found(written)
-        if name in keywords:
-            raise ConfigurationError(f"{made.kind}: duplicate option {written!r}")
+            raise ConfigurationError(f"{made.kind}: duplicate option {name!r}")
+        values[name] = found.read(value, f"{made.kind}: {name}")
+    for name, value in (given or {}).items():
+        declaration(name)
         if value is not None:
-            keywords[name] = value
-    return values | keywords
+            values[name] = value
+    return values
 
 
 # -- servers ---------------------------------------------------------------------------------------
+
+
+class ReconnectOptions(TypedDict, total=False):
+    """How a connection that was lost is made again, as keywords; see ``Reconnecting``."""
+
+    reconnect: BackoffStrategy | None
+    reconnect_delay: Seconds | None
+    reconnect_max_delay: Seconds | None
+    reconnect_multiplier: float | None
+    reconnect_attempts: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconnecting(Options):
+    """How a connection that was lost is made again: the same for all brokers.
+
+    Attributes:
+        reconnect: how the waits between attempts to reconnect grow.
+        reconnect_delay: the first wait in seconds, and the step of those that grow.
+        reconnect_max_delay: the longest wait in seconds.
+        reconnect_multiplier: exponential waits: each is so many times as long as the one before.
+        reconnect_attempts: after so many in vain, the connection has ``failed``; 0: never.
+    """
+
+    # Quick at first: a server that restarts is back within a second or two.
+    reconnect: BackoffStrategy = choice("exponential", get_args(BackoffStrategy))
+    reconnect_delay: float = duration(0.1)
+    reconnect_max_delay: float = duration(2.0)
+    reconnect_multiplier: float = number(2.0, minimum=1, maximum=1000)
+    reconnect_attempts: int = whole(0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reconnect_max_delay < self.reconnect_delay:
+            raise ConfigurationError(
+                f"{self.kind}: reconnect_max_delay ({self.reconnect_max_delay:g} s) must be at "
+                f"least reconnect_delay ({self.reconnect_delay:g} s)"
+            )
+
+    @property
+    def backoff(self) -> ReconnectBackoff:
+        """The waits between attempts to reconnect."""
+        return ReconnectBackoff(
+            self.reconnect,
+            base_delay=self.reconnect_delay,
+            max_delay=self.reconnect_max_delay,
+            multiplier=self.reconnect_multiplier,
+            max_attempts=self.reconnect_attempts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +278,7 @@ class Scheme:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerAddress(Options):
+class ServerAddress(Reconnecting):
     """Where a server is and how to talk to it. Its repr holds no secret.
 
     A broker's address adds its options, and reads the path in ``_of_path``.
@@ -231,7 +291,6 @@ class ServerAddress(Options):
         tls_cert, tls_key: files with our own certificate and its key.
         tls_verify: False accepts any certificate: for tests only.
         tls_server_name: the name the certificate must have; None: the host's.
-        reconnect: how the waits between attempts to reconnect grow.
     """
 
     schemes: ClassVar[Mapping[str, Scheme]] = {}
@@ -243,12 +302,11 @@ class ServerAddress(Options):
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     tls: bool = flag(False)
-    tls_ca: str | None = file(aliases=("cafile",))
-    tls_cert: str | None = file(aliases=("certfile",))
-    tls_key: str | None = file(aliases=("keyfile",), secret=True)
-    tls_verify: bool = flag(True, aliases=("verify",))
-    tls_server_name: str | None = text(None, aliases=("server_name",))
-    reconnect: BackoffStrategy = choice("exponential", get_args(BackoffStrategy))
+    tls_ca: str | None = file()
+    tls_cert: str | None = file()
+    tls_key: str | None = file(secret=True)
+    tls_verify: bool = flag(True)
+    tls_server_name: str | None = text(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -48,7 +48,6 @@ class ReplySubscription(BaseSubscription):
         self._listener = listener
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``."""
         while self._active:
             if self._arrived:
                 return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
@@ -56,7 +55,6 @@ class ReplySubscription(BaseSubscription):
         return ()
 
     async def close(self) -> None:
-        """See ``Subscription``."""
         if self._active:
             self._active = False
             self._closed(self)

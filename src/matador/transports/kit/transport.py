@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from matador.errors import NotConnectedError, UnsupportedError
+from matador.errors import UnsupportedError
 from matador.model.message import ConnectionState, Message
 from matador.transports.base import TransportObserver
+
+log = logging.getLogger("matador.transport")
 
 
 class BaseTransport(ABC):
@@ -19,23 +23,22 @@ class BaseTransport(ABC):
     """
 
     def __init__(self, name: str) -> None:
+        self.shared: dict[type[Any], Any] = {}  # see ``Replying``
         self._name = name
         self._state = ConnectionState("disconnected")
+        self._trouble = ""
         self._observers: list[TransportObserver] = []
         self._lifecycle = asyncio.Lock()
 
     @property
     def name(self) -> str:
-        """See ``Transport``."""
         return self._name
 
     @property
     def state(self) -> ConnectionState:
-        """See ``Transport``."""
         return self._state
 
     def observe(self, observer: TransportObserver) -> Callable[[], None]:
-        """See ``Transport``."""
         entry = [observer]
         self._observers += entry
 
@@ -46,13 +49,11 @@ class BaseTransport(ABC):
         return remove
 
     async def connect(self) -> None:
-        """See ``Transport``."""
         async with self._lifecycle:
             if self._state.status != "connected":
                 await self._open()
 
     async def disconnect(self) -> None:
-        """See ``Transport``."""
         async with self._lifecycle:
             if self._state.status != "disconnected":
                 await self._close()
@@ -67,14 +68,29 @@ class BaseTransport(ABC):
 
     def _change_state(self, state: ConnectionState) -> None:
         self._state = state
+        self._log_state(state)
         for observer in self._each_observer():
             observer.connection_changed(self._name, state)
+
+    def _log_state(self, state: ConnectionState) -> None:
+        """Log each state once for all observers, and an outage once for each of its reasons."""
+        said, trouble = str(state), state.status in ("reconnecting", "failed")
+        again = said == self._trouble or (state.status == "connecting" and self._trouble)
+        level = logging.WARNING if trouble else logging.INFO
+        log.log(logging.DEBUG if again else level, "%s is %s", self._name, said)
+        if state.status != "connecting":
+            self._trouble = said if trouble else ""
 
     def _report_fallback(
         self, message: Message, failed: str, next_: str, error: BaseException
     ) -> None:
+        log.warning("%s failed, %s takes %s: %s", failed, next_, message.id, error)
         for observer in self._each_observer():
             observer.fell_back(message, failed, next_, error)
+
+    def _report_dropped(self, queue: str, number: int) -> None:
+        for observer in self._each_observer():
+            observer.dropped(queue, number)
 
     def _each_observer(self) -> Iterator[TransportObserver]:
         """Each once, however often it was added; one may be removed meanwhile."""
@@ -83,9 +99,9 @@ class BaseTransport(ABC):
     def _require_connected(self) -> None:
         """Raise ``NotConnectedError`` unless connected; the cause is why."""
         if self._state.status != "connected":
-            raise NotConnectedError(
+            raise self._state.refusal(
                 f"the transport {self._name!r} is {self._state.status}; connect it first"
-            ) from self._state.error
+            )
 
     def _require(self, able: object, ability: str) -> None:
         """Raise ``UnsupportedError`` unless ``able``, ``NotConnectedError`` unless connected."""
@@ -103,12 +119,10 @@ class BaseSubscription:
 
     @property
     def queue(self) -> str:
-        """See ``Subscription``."""
         return self._queue_name
 
     @property
     def active(self) -> bool:
-        """See ``Subscription``."""
         return self._active
 
 

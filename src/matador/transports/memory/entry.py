@@ -75,6 +75,7 @@ def stored_of(queue: str, entry: Entry, epoch: float) -> StoredMessage:
         delivery_count=entry.deliveries,
         priority=message.priority,
         ordering_key=message.ordering_key,
+        properties=message.properties,
     )
 
 

@@ -59,35 +59,50 @@ class MemoryFlows:
 
     def completed(self, message: Message, result: bytes | None, now: float) -> None:
         """A job has completed: who waits for it may run if it was the last one."""
-        self._results.pop(message.id, None)
         parent = str(message.headers.get(names.PARENT, ""))
-        missing = self._missing.get(parent)
-        if missing is None or message.id not in missing:
-            return
-        missing.discard(message.id)
-        self._results[parent][message.id] = result
-        entry = self._blocked.get(parent)
-        if not missing and entry is not None:
-            del self._missing[parent], self._blocked[parent]
-            self._queue.unblock(entry, now)
+        if self._found(parent, message.id):
+            self._results[parent][message.id] = result
+            entry = None if parent in self._missing else self._blocked.pop(parent, None)
+            if entry is not None:
+                self._queue.unblock(entry, now)
+
+    def left(self, message: Message, now: float) -> None:
+        """A job is gone. If it was removed, the job that waits for it fails."""
+        for known in (self._blocked, self._missing, self._results):
+            known.pop(message.id, None)
+        parent = message.headers.get(names.PARENT)
+        if parent is not None and self._found(str(parent), message.id):
+            self.failed(message, "it was removed", now)
+
+    def _found(self, parent: str, child: str) -> bool:
+        """Was this job awaited? Now it is no longer."""
+        missing = self._missing.get(parent, set())
+        if child not in missing:
+            return False
+        missing.discard(child)
+        if not missing:
+            del self._missing[parent]
+        return True
 
     def failed(self, message: Message, reason: str, now: float) -> None:
-        """A job has failed for good: so has who waits for it."""
-        entry = self._blocked.pop(str(message.headers.get(names.PARENT, "")), None)
-        if entry is None:
-            return
+        """A job has failed for good: so has who waits for it, and who waits for that."""
         text = f"job {message.id!r}, which it waited for, has failed: {reason}"
-        headers = {
-            **entry.message.headers,
-            names.ERROR: text,
-            REASON_HEADER: text,
-            FAILED_CHILD: message.id,
-        }
-        letter = msgspec.structs.replace(entry.message, queue=self._letters.name, headers=headers)
-        if self._jobs.fail(letter):
-            self._letters.put(letter, now)
-        self._queue.remove(entry)
-        self.failed(entry.message, text, now)
+        gone: list[Entry] = []
+        while (entry := self._blocked.get(str(message.headers.get(names.PARENT, "")))) is not None:
+            headers = {
+                **entry.message.headers,
+                names.ERROR: text,
+                REASON_HEADER: text,
+                FAILED_CHILD: message.id,
+            }
+            message = entry.message
+            del self._blocked[message.id]
+            letter = msgspec.structs.replace(message, queue=self._letters.name, headers=headers)
+            if self._jobs.fail(letter):
+                self._letters.put(letter, now)
+            gone.append(entry)
+        for entry in gone:
+            self._queue.remove(entry)
 
     def retried(self, message: Message, now: float) -> bool:
         """A failed job is to wait again. True: for others that have not completed.

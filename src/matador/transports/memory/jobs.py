@@ -32,6 +32,9 @@ _STATUS: dict[EntryState, JobStatus] = {
 }
 
 
+_INTERVAL = 60.0  # seconds between two looks at all completed jobs while others complete
+
+
 class _Note(msgspec.Struct):
     """What is known of a job that its message does not say."""
 
@@ -39,8 +42,22 @@ class _Note(msgspec.Struct):
     progress: bytes | None = None
 
 
+class _Completed(msgspec.Struct, gc=False):
+    """A completed job. Its record is made when somebody looks."""
+
+    entry: Entry
+    note: _Note
+    finished_at: float
+    result: bytes | None
+
+    def is_past(self, now: float) -> bool:
+        """Has it been kept for as long as its sender asked?"""
+        age = keep_of(self.entry.message.headers, "completed").age
+        return age is not None and self.finished_at < now - age
+
+
 class MemoryJobs:
-    """Failed jobs are entries of the queue's dead letters, completed ones are records here."""
+    """Failed jobs are entries of the queue's dead letters, completed ones are noted here."""
 
     def __init__(self, queue: MemoryQueue, failed: MemoryQueue, clock: Clock) -> None:
         self._queue = queue
@@ -48,13 +65,14 @@ class MemoryJobs:
         self._clock = clock
         self._entries: dict[str, Entry] = {}
         self._letters: dict[str, Entry] = {}
-        self._completed: dict[str, JobRecord] = {}
+        self._completed: dict[str, _Completed] = {}
         self._notes: dict[str, _Note] = {}
         self._keys: dict[str, tuple[str, float | None]] = {}  # who has it, and until when
         self.flows = MemoryFlows(queue, failed, self)
         self.schedules: dict[str, JobSchedule] = {}
         self._all_completed = 0
         self._all_failed = 0
+        self._next_sweep = 0.0
         queue.jobs = failed.jobs = self
 
     # -- called by the queue ----------------------------------------------------------------------
@@ -82,6 +100,7 @@ class MemoryJobs:
             del index[entry.message.id]
             if entry.message.id not in self._entries and entry.message.id not in self._letters:
                 self._notes.pop(entry.message.id, None)
+                self.flows.left(entry.message, self._clock.monotonic())
         key, job_id = entry.message.headers.get(names.UNIQUE), entry.message.id
         if self._keys.get(str(key)) == (job_id, None) and job_id not in self._entries:
             del self._keys[str(key)]
@@ -93,22 +112,33 @@ class MemoryJobs:
         keep = keep_of(entry.message.headers, "completed")
         if keep.nothing:
             return
-        now = self._clock.time()
-        record = self._record(entry, "completed")
-        self._completed[record.id] = msgspec.structs.replace(
-            record, attempts=record.attempts + 1, finished_at=now, result=result
-        )
+        now, completed = self._clock.time(), self._completed
+        job_id = entry.message.id
+        completed[job_id] = _Completed(entry, self._notes.get(job_id) or _Note(), now, result)
         if keep.count is not None:
-            for old in list(islice(self._completed, max(0, len(self._completed) - keep.count))):
-                del self._completed[old]
-        if keep.age is not None:
-            self._forget(now - keep.age)
+            while len(completed) > keep.count:
+                del completed[next(iter(completed))]
+        if now >= self._next_sweep:
+            self._sweep(now)
 
-    def _forget(self, before: float) -> None:
-        for job_id, record in list(self._completed.items()):
-            if record.finished_at is None or record.finished_at >= before:
-                break
+    def _sweep(self, now: float) -> None:
+        """Forget completed jobs past their time, each by its own ``Keep``."""
+        self._next_sweep = now + _INTERVAL
+        for job_id, done in list(self._completed.items()):
+            if done.is_past(now):
+                del self._completed[job_id]
+
+    def _kept(self, job_id: str) -> _Completed | None:
+        done = self._completed.get(job_id)
+        if done is not None and done.is_past(self._clock.time()):
             del self._completed[job_id]
+            return None
+        return done
+
+    def _all_kept(self) -> dict[str, _Completed]:
+        """Completed jobs that are not past their time."""
+        self._sweep(self._clock.time())
+        return self._completed
 
     def fail(self, letter: Message) -> bool:
         """Make room among the failed jobs for one more; False if it is not to be kept."""
@@ -133,10 +163,11 @@ class MemoryJobs:
 
     # -- called by the store ----------------------------------------------------------------------
 
-    def add(self, message: Message) -> MatadorError | None:
+    def taken(self, message: Message) -> MatadorError | None:
         """Why a job cannot be added, because of its id or its unique key; None: it can."""
         job_id, key = message.id, message.headers.get(names.UNIQUE)
-        if job_id in self._entries or job_id in self._letters or job_id in self._completed:
+        known = job_id in self._entries or job_id in self._letters
+        if known or self._kept(job_id) is not None:
             return DuplicateJobError(
                 f"queue {self._queue.name!r} has a job with the id {job_id!r} already",
                 queue=self._queue.name,
@@ -144,17 +175,21 @@ class MemoryJobs:
             )
         if key is None:
             return None
-        now = self._clock.time()
         other, until = self._keys.get(str(key), ("", 0.0))
-        if (other in self._entries) if until is None else now < until:
+        if (other in self._entries) if until is None else self._clock.time() < until:
             return UniqueJobError(
                 f"queue {self._queue.name!r}: job {other!r} has the unique key {key!r}",
                 queue=self._queue.name,
                 job_id=other,
             )
-        window = whole(message.headers, names.UNIQUE_FOR)
-        self._keys[str(key)] = (job_id, now + window / 1000 if window else None)
         return None
+
+    def take_key(self, message: Message) -> None:
+        """Give a job that was stored its unique key."""
+        if (key := message.headers.get(names.UNIQUE)) is not None:
+            window = whole(message.headers, names.UNIQUE_FOR)
+            until = self._clock.time() + window / 1000 if window else None
+            self._keys[str(key)] = (message.id, until)
 
     def find(self, job_id: str) -> JobRecord | None:
         """The job with that id."""
@@ -162,12 +197,13 @@ class MemoryJobs:
             return self._record(entry, _STATUS[entry.state])
         if (entry := self._letters.get(job_id)) is not None:
             return self._record(entry, "failed")
-        return self._completed.get(job_id)
+        return None if (done := self._kept(job_id)) is None else self._completed_record(done)
 
     def list(self, status: JobStatus, limit: int, skip: int) -> list[JobRecord]:
         """Jobs in one state."""
         if status == "completed":
-            return list(islice(reversed(self._completed.values()), skip, skip + limit))
+            done = islice(reversed(self._all_kept().values()), skip, skip + limit)
+            return [self._completed_record(one) for one in done]
         if status == "failed":
             letters = islice(reversed(self._letters.values()), skip, skip + limit)
             return [self._record(entry, status) for entry in letters]
@@ -182,7 +218,7 @@ class MemoryJobs:
             waiting=depth.ready,
             delayed=depth.delayed,
             active=depth.in_flight,
-            completed=len(self._completed),
+            completed=len(self._all_kept()),
             failed=len(self._letters),
             paused=self._queue.paused,
             all_completed=self._all_completed,
@@ -212,6 +248,17 @@ class MemoryJobs:
             self._queue.put(message, now)
         self._failed.remove(letter)
 
+    def unfinished(self, job_id: str) -> Entry | None:
+        """A job that waits, is delayed or active; None: it is finished.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        entry = self._entries.get(job_id)
+        if entry is None and job_id not in self._letters and self._kept(job_id) is None:
+            raise self._unknown(job_id)
+        return entry
+
     def remove(self, job_id: str) -> None:
         """Forget a job that nobody is running."""
         if (entry := self._entries.get(job_id)) is not None:
@@ -224,8 +271,10 @@ class MemoryJobs:
             self._queue.remove(entry)
         elif (entry := self._letters.get(job_id)) is not None:
             self._failed.remove(entry)
-        elif self._completed.pop(job_id, None) is None:
+        elif self._kept(job_id) is None:
             raise self._unknown(job_id)
+        else:
+            del self._completed[job_id]
 
     def _unknown(self, job_id: str) -> JobNotFoundError:
         return JobNotFoundError(
@@ -249,8 +298,18 @@ class MemoryJobs:
         self._all_completed = self._all_failed = 0
         self._queue.paused = False
 
-    def _record(self, entry: Entry, status: JobStatus) -> JobRecord:
-        message, note = entry.message, self._notes.get(entry.message.id) or _Note()
+    def _completed_record(self, done: _Completed) -> JobRecord:
+        record = self._record(done.entry, "completed", done.note)
+        return msgspec.structs.replace(
+            record,
+            attempts=record.attempts + 1,
+            finished_at=done.finished_at,
+            result=done.result,
+        )
+
+    def _record(self, entry: Entry, status: JobStatus, note: _Note | None = None) -> JobRecord:
+        message = entry.message
+        note = note or self._notes.get(message.id) or _Note()
         epoch = self._clock.time() - self._clock.monotonic()
         return record_of(
             message.id,

@@ -208,6 +208,18 @@ class MemoryQueue:
             return heappop(ready)[3]
         return fresh.popleft() if fresh else None
 
+    @property
+    def is_due(self) -> bool:
+        """Would a receiver get a message now?"""
+        if self.paused or self.limited:
+            return False
+        fresh, ready = self._fresh, self._ready
+        while ready and not _current(ready[0], "ready"):
+            heappop(ready)
+        while fresh and fresh[0].state != "fresh":
+            fresh.popleft()
+        return bool(fresh or ready)
+
     def _hold(self, entry: Entry, lease_until: float) -> MemoryHold:
         entry.state = "held"
         entry.deliveries += 1
@@ -328,7 +340,8 @@ class MemoryQueue:
         for entry in self.entries.values():
             if len(drop) >= surplus and entry.stored > stored_after:
                 break
-            if entry.state != "held":
+            is_old = len(drop) < surplus or max(entry.stored, entry.due) <= stored_after
+            if is_old and entry.state != "held":
                 drop.append(entry)
         for entry in drop:
             self.remove(entry)
@@ -340,7 +353,9 @@ class MemoryQueue:
         """How many messages are in which state; blocked ones count as ready."""
         unfinished = len(self.entries) - len(self._finished)
         ready = unfinished - self.held - self.delayed
-        return QueueDepth(ready=ready, delayed=self.delayed, in_flight=self.held)
+        return QueueDepth(
+            ready=ready, delayed=self.delayed, in_flight=self.held, consumers=self.receivers
+        )
 
     @property
     def limited(self) -> bool:

@@ -18,6 +18,7 @@ from matador.errors import (
     MatadorError,
     UnstorableError,
 )
+from matador.model import job as names
 from matador.model.capabilities import Capabilities
 from matador.model.job_limits import NO_LIMITS, JobLimits
 from matador.model.message import (
@@ -35,11 +36,12 @@ from matador.model.topology import Topology, dead_letter_name
 from matador.transports.clock import Alarm, Alarms, Clock, SystemClock
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.kit.jobs import as_canceled, whole
 from matador.transports.kit.notes import ignored_exchanges
 from matador.transports.kit.properties import refused_properties
 from matador.transports.kit.replies import REPLY_PREFIX
 from matador.transports.kit.routing import RoutingTable
-from matador.transports.memory.entry import Entry, MemoryHold
+from matador.transports.memory.entry import Entry, MemoryHold, delivery_of
 from matador.transports.memory.jobs import MemoryJobs
 from matador.transports.memory.queue import MemoryQueue
 
@@ -61,6 +63,10 @@ class MemoryStore:
         self._once: dict[Once, set[str]] = {}  # the ids of each part that is not sealed
         self._sealed: dict[str, int] = {}  # how far each scope is sealed
 
+    def has(self, name: str) -> bool:
+        """Is there such a queue?"""
+        return name in self._queues
+
     def queue(self, name: str) -> MemoryQueue:
         """A queue, after ``pass_time``.
 
@@ -81,6 +87,7 @@ class MemoryStore:
             queue = self.made(full)
             queue.priorities = declared.priorities and self._can.priorities
             queue.retention = declared.retention if self._can.replay else None
+            queue.max_length, queue.ttl = declared.max_length, declared.message_ttl
             if self._can.routing:
                 queue.expires, queue.unused_since = declared.expires, self._clock.monotonic()
             if declared.priorities and not self._can.priorities:
@@ -91,10 +98,9 @@ class MemoryStore:
             notes += self._routes.apply(topology)
         else:
             notes += ignored_exchanges(topology)
-        for _, kind, name in topology.dead_letter_names():
-            letters = self.made(name)
-            letters.max_length = topology.dead_letters[kind].max_length
-            letters.ttl = topology.dead_letters[kind].ttl
+        for declared, kind, name in topology.dead_letter_names():
+            letters, limits = self.made(name), topology.letters_of(declared)[kind]
+            letters.max_length, letters.ttl = limits.max_length, limits.ttl
         self._tend(self._queues.values())
         return notes
 
@@ -152,19 +158,23 @@ class MemoryStore:
         return jobs
 
     def add_jobs(self, messages: Sequence[Message]) -> list[MatadorError | None]:
-        """``put``, unless the id is taken."""
+        """``put``, unless the id or the unique key is taken."""
         outcomes: list[MatadorError | None] = []
         for message in messages:
             jobs = self._jobs.get(message.queue)
-            taken = None if jobs is None else jobs.add(message)
-            outcomes.append(self.put([message])[0] if taken is None else taken)
+            error = None if jobs is None else jobs.taken(message)
+            if error is None:
+                (error,) = self.put([message])
+                if error is None and jobs is not None:
+                    jobs.take_key(message)
+            outcomes.append(error)
         return outcomes
 
     def add_flow(self, name: str, messages: Sequence[Message]) -> MatadorError | None:
         """Store jobs of which some wait for others: all or none."""
         jobs = self.jobs(name)
         for message in messages:
-            error = jobs.add(message) or self._refusal(message)
+            error = jobs.taken(message) or self._refusal(message)
             if error is not None:
                 return error
         jobs.flows.add(messages, self._clock.monotonic())
@@ -180,6 +190,26 @@ class MemoryStore:
         """Forget a job that nobody is running."""
         self.jobs(name).remove(job_id)
         self._tend([self.queue(name)])
+
+    def cancel_job(self, name: str, job_id: str, reason: str) -> bool:
+        """Forget a job that waits, or fail one that is active. False: it is finished."""
+        jobs, queue = self.jobs(name), self.queue(name)
+        entry = jobs.unfinished(job_id)
+        if entry is None:
+            return False
+        if entry.state != "held":
+            jobs.remove(job_id)
+            self._tend([queue])
+            return True
+        message = entry.message
+        attempts = whole(message.headers, names.ATTEMPTS) + max(1, entry.deliveries)
+        headers = as_canceled(message.headers, attempts, reason, self._clock.time())
+        receipt = delivery_of(name, MemoryHold(entry, entry.turn)).receipt
+        failed = msgspec.structs.replace(message, headers=headers, delay=0.0)
+        (error,) = self.settle([DeadLetter(receipt, "undeliverable", reason, failed)])
+        if error is not None:
+            raise error
+        return True
 
     def pause(self, name: str, paused: bool) -> None:
         """Pause a queue, or end the pause."""

@@ -40,13 +40,11 @@ class MemorySubscription(BaseSubscription):
         queue.receivers += 1
 
     def set_limits(self, limits: JobLimits) -> None:
-        """See ``JobLimiting``."""
         self._limits = NO_LIMITS if limits == NO_LIMITS else limits
         self._wakeup.wake()
 
     @property
     def limited(self) -> bool:
-        """See ``JobLimiting``."""
         return self._queue.limited
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
@@ -79,7 +77,6 @@ class MemorySubscription(BaseSubscription):
                 self._queue.wake()
 
     async def close(self) -> None:
-        """See ``Subscription``."""
         if self._active:
             self._active = False
             self._queue.receivers -= 1

@@ -86,7 +86,6 @@ class MemoryTransport(BaseTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
         return self._capabilities
 
     # -- connection -------------------------------------------------------------------------------
@@ -106,7 +105,7 @@ class MemoryTransport(BaseTransport):
         self._store.cancel_alarm()
         if self._reply_address is not None:
             self._store.queue(self._reply_address).clear()
-        self._change_state(ConnectionState("disconnected"))
+        self._change_state(ConnectionState("disconnected", closed=True))
 
     @property
     def _connected(self) -> MemoryStore:
@@ -156,7 +155,6 @@ class MemoryTransport(BaseTransport):
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``."""
         store = self._able("browse", self._capabilities.browse)
         place, left = place_of(after), inf if limit is None else limit
         while left > 0:
@@ -176,12 +174,19 @@ class MemoryTransport(BaseTransport):
         return [None if hold is None else delivery_of(queue, hold) for hold in holds]
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``."""
         return self._able("purge", self._capabilities.purge).queue(queue).purge()
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``."""
         return self._able("depth", self._capabilities.depth).queue(queue).depth
+
+    def is_due(self, queue: str) -> bool:
+        return self._store.has(queue) and self._store.queue(queue).is_due
+
+    def left(self, queue: str) -> int:
+        if not self._store.has(queue):
+            return 0
+        depth = self._store.queue(queue).depth
+        return depth.ready + depth.delayed
 
     async def pause_queue(self, queue: str) -> None:
         """See ``QueuePausing``. All processes are this one."""
@@ -191,17 +196,14 @@ class MemoryTransport(BaseTransport):
         store.pause(queue, True)
 
     async def resume_queue(self, queue: str) -> None:
-        """See ``QueuePausing``."""
         self._able("pause", self._capabilities.pause).pause(queue, False)
 
     async def is_paused(self, queue: str) -> bool:
-        """See ``QueuePausing``."""
         return self._able("pause", self._capabilities.pause).queue(queue).paused
 
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[StoredMessage]:
-        """See ``Replaying``."""
         found = self._able("replay", self._capabilities.replay).queue(queue)
         place = place_of(after)
         if found.retention is None:
@@ -212,29 +214,23 @@ class MemoryTransport(BaseTransport):
     async def send_once(
         self, messages: Sequence[Message], once: Once
     ) -> Sequence[MatadorError | None]:
-        """See ``Deduplicating``."""
         return self._able("once", self._capabilities.once).put_once(messages, once)
 
     async def seal(self, once: Once) -> None:
-        """See ``Deduplicating``."""
         self._able("once", self._capabilities.once).seal(once)
 
     async def publish(
         self, exchange: str, messages: Sequence[Message]
     ) -> Sequence[int | MatadorError]:
-        """See ``Routing``."""
         return self._able("routing", self._capabilities.routing).publish(exchange, messages)
 
     async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
-        """See ``Routing``."""
         self._able("routing", self._capabilities.routing).unbind(exchange, queue, pattern)
 
     async def delete_queue(self, queue: str) -> None:
-        """See ``Routing``."""
         self._able("routing", self._capabilities.routing).delete(queue)
 
     async def reply_address(self) -> str:
-        """See ``Replying``."""
         self._able("replies", "reply_to" in self._capabilities.properties)
         if self._reply_address is None:
             self._reply_address = f"{REPLY_PREFIX}{self._clock.new_id()}"
@@ -242,14 +238,12 @@ class MemoryTransport(BaseTransport):
         return self._reply_address
 
     async def replies(self) -> Subscription:
-        """See ``Replying``."""
         return self._subscribe(await self.reply_address(), settled=True)
 
     # -- jobs -------------------------------------------------------------------------------------
 
     @property
     def job_capabilities(self) -> JobCapabilities:
-        """See ``JobStoring``."""
         return JobCapabilities(
             delays=self._capabilities.delays,
             priorities=self._capabilities.priorities,
@@ -263,6 +257,7 @@ class MemoryTransport(BaseTransport):
             keep=True,
             retry=True,
             remove=True,
+            cancel=True,
             pause=True,
             delete=True,
             unique=True,
@@ -273,80 +268,67 @@ class MemoryTransport(BaseTransport):
         )
 
     async def open_jobs(self, queue: str) -> str:
-        """See ``JobStoring``."""
         self._able("jobs", self._capabilities.jobs).open_jobs(queue)
         return queue
 
     async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``JobStoring``."""
         return self._connected.add_jobs(jobs)
 
     async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:
-        """See ``JobStoring``."""
         jobs = self._connected.jobs(queue)
         return [jobs.find(job_id) for job_id in ids]
 
     async def list_jobs(
         self, queue: str, status: JobStatus, *, limit: int, skip: int = 0
     ) -> Sequence[JobRecord]:
-        """See ``JobStoring``."""
         return self._connected.jobs(queue).list(status, limit, skip)
 
     async def count_jobs(self, queue: str) -> JobCounts:
-        """See ``JobStoring``."""
         return self._connected.jobs(queue).counts()
 
     async def retry_job(self, queue: str, job_id: str) -> None:
-        """See ``JobStoring``."""
         self._connected.retry_job(queue, job_id)
 
     async def remove_job(self, queue: str, job_id: str) -> None:
-        """See ``JobStoring``."""
         self._connected.remove_job(queue, job_id)
 
+    async def cancel_job(self, queue: str, job_id: str, reason: str) -> bool:
+        return self._connected.cancel_job(queue, job_id, reason)
+
     async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
-        """See ``JobStoring``."""
         jobs, hold = self._connected.jobs(receipt.queue), receipt.handle
         if not isinstance(hold, MemoryHold) or not hold.valid:
             raise lease_lost(receipt.queue)
         jobs.set_progress(hold.entry.message.id, progress)
 
     async def pause_jobs(self, queue: str) -> None:
-        """See ``JobStoring``."""
         self._connected.jobs(queue)
         self._store.pause(queue, True)
 
     async def resume_jobs(self, queue: str) -> None:
-        """See ``JobStoring``."""
         self._connected.jobs(queue)
         self._store.pause(queue, False)
 
     async def delete_jobs(self, queue: str) -> None:
-        """See ``JobStoring``."""
         self._connected.jobs(queue).clear()
 
     @property
     def fires_schedules(self) -> bool:
-        """See ``JobScheduling``."""
         return False
 
     async def put_schedule(self, queue: str, schedule: JobSchedule) -> None:
-        """See ``JobScheduling``."""
         self._connected.jobs(queue).schedules[schedule.key] = schedule
 
     async def list_schedules(self, queue: str) -> Sequence[JobSchedule]:
-        """See ``JobScheduling``."""
         schedules = self._connected.jobs(queue).schedules.values()
         return sorted(schedules, key=lambda schedule: schedule.next_at)
 
     async def remove_schedule(self, queue: str, key: str) -> bool:
-        """See ``JobScheduling``."""
         return self._connected.jobs(queue).schedules.pop(key, None) is not None
 
     async def fire_schedule(
         self, queue: str, schedule: JobSchedule, next_at: float, jobs: Sequence[Message]
     ) -> bool:
-        """See ``JobScheduling``."""
         schedules = self._connected.jobs(queue).schedules
         stored = schedules.get(schedule.key)
         if stored is None or stored.next_at != schedule.next_at:
@@ -356,11 +338,9 @@ class MemoryTransport(BaseTransport):
         return True
 
     async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
-        """See ``JobFlows``."""
         return self._connected.add_flow(queue, jobs)
 
     async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
-        """See ``JobFlows``."""
         return self._connected.jobs(queue).flows.results(job_id)
 
     @property
@@ -384,6 +364,13 @@ class MemoryTransport(BaseTransport):
     ) -> list[StoredMessage]:
         """The dead letters of a queue, oldest first."""
         return self.messages(dead_letter_name(queue, kind))
+
+    def next_due(self, queue: str) -> float | None:
+        """When a delay or a limit ends next, as the clock's ``monotonic`` counts; None: never."""
+        found = self._store.queue(queue)
+        depth = found.depth
+        due = found.next_time() if depth.ready or depth.delayed else inf
+        return None if due == inf else due
 
     def completed(self, queue: str) -> int:
         """How many messages of a queue were completed since it was created or cleared."""

@@ -18,13 +18,13 @@ import asyncio
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
-from matador.errors import ConfigurationError, UnsupportedError
+from matador.errors import ConfigurationError, QueueNotFoundError, UnsupportedError
 from matador.model.message import REASON_HEADER, Delivery, Release, StoredMessage
 from matador.model.topology import DEAD_LETTER_KINDS
-from matador.transports.rabbitmq import frames, wire
+from matador.transports.rabbitmq import delays, frames, wire
 from matador.transports.rabbitmq.deliveries import ChannelDeliveries, hold_of
 from matador.transports.rabbitmq.send import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
@@ -42,7 +42,6 @@ async def browse(
     after: str | None,
     limit: int | None,
 ) -> AsyncIterator[StoredMessage]:
-    """See ``Browsing.browse``."""
     place = None if after is None else _read_position(after)
     skipped: list[StoredMessage] = []
     left = limit
@@ -68,8 +67,8 @@ async def _seen(
     session: AmqpSession, outgoing: OutgoingMessages, queue: str
 ) -> AsyncIterator[StoredMessage]:
     number = 0
-    async with _getting(session, queue) as getter:
-        if _keeps_dead_letters(queue):
+    async with _getting(session, outgoing, queue) as getter:
+        if keeps_dead_letters(queue):
             while True:
                 page = await getter.get(_PAGE)
                 for delivery in page:
@@ -101,8 +100,8 @@ async def take(
             else:
                 others.append(delivery)
 
-    async with _getting(session, queue, keep=True) as getter:
-        if _keeps_dead_letters(queue):
+    async with _getting(session, outgoing, queue, keep=True) as getter:
+        if keeps_dead_letters(queue):
             while wanted.total() > 0:
                 page = await getter.get(_PAGE)
                 sort(page)
@@ -117,7 +116,23 @@ async def take(
     return [found[one].pop(0) if found[one] else None for one in identities]
 
 
-def _keeps_dead_letters(queue: str) -> bool:
+async def purge_delayed(session: AmqpSession, outgoing: OutgoingMessages, queue: str) -> int:
+    """Delete the messages of a work queue that are delayed; say how many there were.
+
+    They wait in queues that all work queues share, so each of these is looked through. The other
+    messages keep their places and their times; one that is due meanwhile is a moment late.
+    """
+    prefix, purged = session.address.delay_prefix, 0
+    for left, names in delays.every_hop(prefix, queue if outgoing.refuses(queue) else None):
+        for name in names:
+            hop = f"{delays.hop_exchange(prefix, left)}.{name}"
+            with suppress(QueueNotFoundError):  # no message was delayed by that
+                async with _getting(session, outgoing, hop) as getter:
+                    purged += await getter.remove(queue)
+    return purged
+
+
+def keeps_dead_letters(queue: str) -> bool:
     """Whether it is a queue of dead letters, whose deliveries nobody counts."""
     return queue.rpartition(".")[2] in DEAD_LETTER_KINDS
 
@@ -166,13 +181,28 @@ class _Getter(ChannelDeliveries):
             taken += page
         return taken
 
+    async def remove(self, routing_key: str) -> int:
+        """Delete the messages with a routing key, and hold the others; how many were deleted."""
+        removed = 0
+        while True:
+            page = await self.get(_PAGE)
+            for delivery in page:
+                hold = hold_of(delivery.receipt)
+                if hold.routing_key == routing_key:
+                    self.ack(hold)
+                    removed += 1
+                hold.body = b""  # there may be very many
+            self.flush()
+            if len(page) < _PAGE:
+                return removed
+
 
 @asynccontextmanager
 async def _getting(
-    session: AmqpSession, queue: str, *, keep: bool = False
+    session: AmqpSession, outgoing: OutgoingMessages, queue: str, *, keep: bool = False
 ) -> AsyncGenerator[_Getter]:
     """A channel to get messages with. At the end, unless ``keep``, all that it holds goes back."""
-    getter = await _Getter.open(session.consuming, queue)
+    getter = await _Getter.open(session.consuming, queue, outgoing.is_internal)
     kept = False
     try:
         getter.ready = await getter.channel.count_ready(queue)
@@ -209,7 +239,7 @@ def _stored(queue: str, number: int, delivery: Delivery) -> StoredMessage:
     properties = hold_of(delivery.receipt).properties
     incoming = wire.IncomingProperties(properties, redelivered=False)
     stamp, headers = incoming.timestamp, delivery.headers
-    if incoming.deaths and _keeps_dead_letters(queue) and REASON_HEADER not in headers:
+    if incoming.deaths and keeps_dead_letters(queue) and REASON_HEADER not in headers:
         # The broker itself dead-lettered it, and says why and when.
         death = incoming.deaths[0]
         headers = {**headers, REASON_HEADER: wire.told_death(death)}
@@ -227,4 +257,5 @@ def _stored(queue: str, number: int, delivery: Delivery) -> StoredMessage:
         delivery_count=incoming.deliveries,
         priority=incoming.priority,
         ordering_key=incoming.ordering_key,
+        properties=delivery.properties,
     )

@@ -94,13 +94,17 @@ class AmqpChannel:
         await self._call(what, method, **given, arguments=arguments)
 
     async def count_ready(self, queue: str) -> int:
-        """Return how many messages of a queue are ready.
+        """Return how many messages of a queue are ready. See ``count``."""
+        return (await self.count(queue))[0]
+
+    async def count(self, queue: str) -> tuple[int, int]:
+        """Return how many messages of a queue are ready, and how many consumers it has.
 
         Raises:
             QueueNotFoundError: there is no such queue.
         """
         reply = await self._call(f"queue {queue}", "queue_declare", queue, passive=True)
-        return int(reply.message_count)
+        return int(reply.message_count), int(reply.consumer_count)
 
     async def confirm(self) -> None:
         """Have the broker confirm every message published here. The confirms go to the sink."""

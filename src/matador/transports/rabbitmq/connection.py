@@ -30,6 +30,11 @@ from matador.transports.rabbitmq.options import RabbitMQAddress
 
 log = logging.getLogger("matador.rabbitmq")
 
+# pika logs seven errors for each connection that is refused. Its errors are translated, and logged
+# once, by Matador. Who wants to see pika's own lines gives its logger a level.
+if (_pika := logging.getLogger("pika")).level == logging.NOTSET:
+    _pika.setLevel(logging.CRITICAL)
+
 _CLOSE_TIMEOUT = 3.0
 _READ_SIZE = 256 * 1024
 

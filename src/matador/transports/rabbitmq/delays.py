@@ -91,10 +91,30 @@ def with_own_end(prefix: str, hops: Sequence[Hop], queue: str) -> list[Hop]:
     has no dots, because receivers recognize a hop by the last part of its name.
     """
     *shared, last = hops
-    name = f"{hop_exchange(prefix, last.left)}.{last.name}-"
-    room = max(0, min(_LONGEST_LABEL, _LONGEST_NAME - len(name.encode())))
-    label = str(queue.replace(".", ":").encode()[:room], "utf-8", "ignore")
-    return [*shared, last._replace(name=f"{last.name}-{label}")]
+    return [*shared, last._replace(name=_own_end(prefix, last.left, last.name, queue))]
+
+
+def _own_end(prefix: str, left: int, name: str, queue: str) -> str:
+    room = _LONGEST_NAME - len(f"{hop_exchange(prefix, left)}.{name}-".encode())
+    label = queue.replace(".", ":").encode()[: max(0, min(_LONGEST_LABEL, room))]
+    return f"{name}-{str(label, 'utf-8', 'ignore')}"
+
+
+def every_hop(prefix: str, queue: str | None = None) -> Iterator[tuple[int, list[str]]]:
+    """The hops that there may be, with how many are left there: those that come first, first.
+
+    ``queue``: with those that end at this work queue alone.
+    """
+    days = [f"{count}d" for count in range(1, _MOST_DAYS + 1)]
+    hours = [f"{count}h" for count in range(1, 24)]
+    minutes, seconds = ([f"{count}{unit}" for count in range(1, 60)] for unit in ("m", "s"))
+    parts = [f"{count}ms" for count in sorted({*range(10, 201, 10), *range(50, 1000, 50)})]
+    last = [*days, *hours, *minutes, *seconds, *parts]
+    if queue is not None:
+        last += [_own_end(prefix, 1, name, queue) for name in last]
+    yield 3, [*days, *hours]
+    yield 2, [*days, *hours, *minutes, *seconds]
+    yield 1, last
 
 
 def marks(hops: Iterable[Hop]) -> dict[str, str]:

@@ -57,13 +57,15 @@ def hold_of(receipt: Receipt) -> AmqpHold:
 class ChannelDeliveries:
     """Receives the deliveries of a channel and acknowledges them.
 
-    ``on_delivery`` is called when one has arrived; it waits in ``arrived``.
+    ``on_delivery`` is called when one has arrived; it waits in ``arrived``. ``is_internal`` says
+    whether an exchange is one of those that reach queues by their names.
     """
 
     channel: AmqpChannel
 
-    def __init__(self, queue: str) -> None:
+    def __init__(self, queue: str, is_internal: Callable[[bytes], bool]) -> None:
         self.queue = queue
+        self._is_internal = is_internal
         self.arrived: deque[Delivery] = deque()
         self.on_delivery: Callable[[], None] = lambda: None
         self.on_empty: Callable[[], None] = lambda: None
@@ -76,19 +78,22 @@ class ChannelDeliveries:
         # The delivery whose frames are arriving:
         self._tag = 0
         self._redelivered = False
+        self._exchange = b""
         self._key = b""
         self._properties = _NO_PROPERTIES
         self._missing = 0
         self._body: list[bytes] = []
 
     @classmethod
-    async def open(cls, connection: AmqpConnection, queue: str) -> Self:
+    async def open(
+        cls, connection: AmqpConnection, queue: str, is_internal: Callable[[bytes], bool]
+    ) -> Self:
         """Receive on a new channel.
 
         Raises:
             TransportError: the channel cannot be opened.
         """
-        made = cls(queue)
+        made = cls(queue, is_internal)
         made.channel = await AmqpChannel.open(connection, made)
         return made
 
@@ -105,7 +110,6 @@ class ChannelDeliveries:
     # -- what arrives -----------------------------------------------------------------------------
 
     def take(self, kind: int, buffer: bytes, at: int, size: int) -> bool:
-        """See ``Sink``."""
         if kind == frames.METHOD:
             class_, method = frames.method_of(buffer, at)
             return class_ == frames.BASIC and self._begin(method, buffer, at + 4)
@@ -124,11 +128,12 @@ class ChannelDeliveries:
     def _begin(self, method: int, buffer: bytes, at: int) -> bool:
         """Take the first frame of a delivery."""
         if method == frames.DELIVER:
-            self._tag, self._redelivered, self._key = frames.read_deliver(buffer, at)
+            begun = frames.read_deliver(buffer, at)
         elif method == frames.GET_OK:
-            self._tag, self._redelivered, self._key = frames.read_get_ok(buffer, at)
+            begun = frames.read_get_ok(buffer, at)
         else:
             return False
+        self._tag, self._redelivered, self._exchange, self._key = begun
         return True
 
     def _arrive(self) -> None:
@@ -138,7 +143,7 @@ class ChannelDeliveries:
         self._forget_partial()
         self.seen += 1
         problem: str | None = None
-        routing_key = None if self._key == self._name else self._routing_key()
+        routing_key = self._routing_key() if self._exchange else None
         try:
             incoming = IncomingProperties(properties, redelivered, routing_key)
         except Exception as error:  # an exception here would end the connection, again and again
@@ -166,9 +171,16 @@ class ChannelDeliveries:
         self.on_delivery()
 
     def _routing_key(self) -> str | None:
-        """The key it was published with, unless it was dead-lettered from its own queue."""
+        """The key it was published with.
+
+        Not the name of its queue, or of the one it was dead-lettered from, by which the exchange of
+        a namespace and those of dead letters and delays reach a queue.
+        """
         key = self._key
-        if not key or self._name.startswith(key + b"."):
+        if not key:
+            return None
+        named = key == self._name or self._name.startswith(key + b".")
+        if named and self._is_internal(self._exchange):
             return None
         return str(key, "utf-8", "replace")
 

@@ -75,16 +75,16 @@ def read_confirm(buffer: bytes, at: int) -> tuple[int, bool]:
     return _TAG.unpack_from(buffer, at)[0], bool(buffer[at + 8] & 1)
 
 
-def read_deliver(buffer: bytes, at: int) -> tuple[int, bool, bytes]:
-    """The tag, ``redelivered`` and the routing key of a message that was pushed."""
+def read_deliver(buffer: bytes, at: int) -> tuple[int, bool, bytes, bytes]:
+    """The tag, ``redelivered``, exchange and routing key of a message that was pushed."""
     return read_get_ok(buffer, at + 1 + buffer[at])  # after the consumer's tag
 
 
-def read_get_ok(buffer: bytes, at: int) -> tuple[int, bool, bytes]:
-    """The tag, ``redelivered`` and the routing key of a message that was asked for."""
+def read_get_ok(buffer: bytes, at: int) -> tuple[int, bool, bytes, bytes]:
+    """The tag, ``redelivered``, exchange and routing key of a message that was asked for."""
     key = at + 10 + buffer[at + 9]  # after the exchange
-    routing_key = buffer[key + 1 : key + 1 + buffer[key]]
-    return _TAG.unpack_from(buffer, at)[0], bool(buffer[at + 8]), routing_key
+    exchange, routing_key = buffer[at + 10 : key], buffer[key + 1 : key + 1 + buffer[key]]
+    return _TAG.unpack_from(buffer, at)[0], bool(buffer[at + 8]), exchange, routing_key
 
 
 def read_return(buffer: bytes, at: int) -> tuple[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from matador.errors import ConfigurationError
-from matador.model.backoff import BackoffStrategy
 from matador.model.options import Seconds
 from matador.transports.kit.options import (
+    ReconnectOptions,
     Scheme,
     ServerAddress,
     choice,
@@ -46,7 +46,7 @@ def _check_management(value: Any, what: str) -> str:
     return given
 
 
-class RabbitMQOptions(TypedDict, total=False):
+class RabbitMQOptions(ReconnectOptions, total=False):
     """The options as keywords. Each can also be given in the URL."""
 
     name: str
@@ -63,7 +63,6 @@ class RabbitMQOptions(TypedDict, total=False):
     tls_key: str | None
     tls_verify: bool
     tls_server_name: str | None
-    reconnect: BackoffStrategy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ from matador.transports.rabbitmq.delays import Hop
 from matador.transports.rabbitmq.deliveries import AmqpHold
 from matador.transports.rabbitmq.options import RabbitMQAddress
 from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication
-from matador.transports.rabbitmq.topology import AmqpRoute, route_of
+from matador.transports.rabbitmq.topology import INTERNAL_SUFFIXES, AmqpRoute, route_of
 
 _NO_PROPERTIES = Properties()
 _LONGEST_NAME = 255
@@ -54,6 +54,7 @@ class OutgoingMessages:
         self._user = address.user
         self._clock = clock
         self._routes: dict[str, AmqpRoute] = {}
+        self._exchanges: set[str] = set()
         self._delays_missing: MatadorError | None = None
         self._refusing: dict[str, str] = {}
         self.made: set[Hop] = set()
@@ -82,6 +83,30 @@ class OutgoingMessages:
             self._routes[full] = route_of(topology, queue, plugin=plugin)
             self._refusing.pop(full, None)
         self._refusing.update(refusing)
+
+    def declared(self, topology: Topology) -> None:
+        """The exchanges of this topology carry what users publish."""
+        self._exchanges.update(exchange.name for exchange in topology.exchanges)
+
+    def is_internal(self, exchange: bytes) -> bool:
+        """Does this exchange reach queues by their names, rather than by users' routing keys?
+
+        Also those of topologies that were not applied here, by their names: tools read any queue.
+        """
+        name = str(exchange, "utf-8", "replace")
+        if name in self._exchanges:
+            return False
+        if name.endswith(INTERNAL_SUFFIXES) or name in ("dlx", delays.due_exchange(self._prefix)):
+            return True
+        return any(
+            name in (route.main, route.dead, route.delayed)
+            or any(name == letters.exchange for letters in route.letters.values())
+            for route in self._routes.values()
+        )
+
+    def refuses(self, queue: str) -> bool:
+        """Does this queue refuse messages while it is full?"""
+        return queue in self._refusing
 
     def forget(self, queue: str) -> None:
         """Reach a queue directly again: it no longer belongs to a topology."""

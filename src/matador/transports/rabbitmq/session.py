@@ -72,7 +72,7 @@ class AmqpSession:
         either = [self.publishing.lost, self.consuming.lost]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         reason = next(one.result() for one in either if one.done())
-        log.warning("lost the connection to %s: %s", self.address, reason)
+        log.debug("lost the connection to %s: %s", self.address, reason)
         # In the background: the other one may be dead too, and the state must change now.
         self._closing = asyncio.create_task(self.close())
         return translate(reason, str(self.address))

@@ -37,6 +37,7 @@ class RabbitMQSubscription(BaseSubscription):
         redeclare: Callable[[str], Awaitable[bool]],
         give_back: Callable[[Sequence[Release]], Awaitable[object]],
         count: Callable[[Sequence[Delivery]], Awaitable[Sequence[Delivery]]],
+        is_internal: Callable[[bytes], bool],
         closed: Callable[[RabbitMQSubscription], object],
     ) -> None:
         super().__init__(queue)
@@ -45,6 +46,7 @@ class RabbitMQSubscription(BaseSubscription):
         self._redeclare = redeclare
         self._give_back = give_back
         self._count = count
+        self._is_internal = is_internal
         self._on_closed = closed
         self._counting: set[asyncio.Task[None]] = set()
         self._holder: ChannelDeliveries | None = None
@@ -61,7 +63,6 @@ class RabbitMQSubscription(BaseSubscription):
         self._mending = asyncio.Lock()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``."""
         if limit < 1:
             raise ConfigurationError(f"receive: limit must be at least 1, got {limit}")
         while self._active:
@@ -254,7 +255,7 @@ class RabbitMQSubscription(BaseSubscription):
             QueueNotFoundError: there is no such queue.
             TransportError: the connection is lost again.
         """
-        holder = await ChannelDeliveries.open(connection, self.queue)
+        holder = await ChannelDeliveries.open(connection, self.queue, self._is_internal)
         holder.on_delivery = self._wakeup.wake
         channel = holder.channel
         channel.on_closed = lambda reason: self._lost(holder, reason)

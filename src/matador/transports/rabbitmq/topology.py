@@ -22,6 +22,9 @@ Arguments: TypeAlias = dict[str, str | int]
 
 MAX_PRIORITY = 10
 
+INTERNAL_SUFFIXES = (".exchange", ".dlx", ".delayed")
+"""How the exchanges of a namespace end, which reach queues by their names."""
+
 
 @dataclass(frozen=True, slots=True)
 class AmqpExchange:
@@ -78,9 +81,9 @@ class AmqpRoute(NamedTuple):
 
 def route_of(topology: Topology, queue: WorkQueue, *, plugin: bool) -> AmqpRoute:
     """How a queue is reached; ``plugin``: whether the server has the one for delays."""
-    namespace, full = topology.namespace, topology.full_name(queue.name)
+    namespace = topology.namespace
     letters: dict[DeadLetterKind, LetterRoute] = {
-        kind: _letter_route(topology, full, kind) for kind in topology.kinds_of(queue)
+        kind: _letter_route(topology, queue, kind) for kind in topology.kinds_of(queue)
     }
     main = "" if _is_direct(queue) else f"{namespace}.exchange"
     delayed = delayed_exchange(namespace) if plugin else ""
@@ -88,11 +91,12 @@ def route_of(topology: Topology, queue: WorkQueue, *, plugin: bool) -> AmqpRoute
     return AmqpRoute(main, dead, delayed, letters)
 
 
-def _letter_route(topology: Topology, full: str, kind: DeadLetterKind) -> LetterRoute:
+def _letter_route(topology: Topology, queue: WorkQueue, kind: DeadLetterKind) -> LetterRoute:
+    full = topology.full_name(queue.name)
     exchange, key = f"{topology.namespace}.dlx", dead_letter_name(full, kind)
     if kind == "dlq":
         exchange, key = "dlx", f"{full}.dead"
-    given = topology.dead_letters[kind]
+    given = topology.letters_of(queue)[kind]
     if given.routing_key is not None:
         key = given.routing_key.replace("{queue}", full)
     return LetterRoute(given.exchange or exchange, key)
@@ -140,11 +144,12 @@ def _queue_objects(
             yield AmqpBinding(name, source, name)
     if topology.retry.enabled and route.main:
         retry = f"{name}.retry"
-        yield AmqpQueue(retry, _retry_arguments(topology, route.main, name))
+        yield AmqpQueue(retry, _retry_arguments(topology, queue, route.main))
         yield AmqpBinding(retry, route.main, retry)
     for kind, (exchange, key) in route.letters.items():
         letters = dead_letter_name(name, kind)
-        yield AmqpQueue(letters, dict(_dead_letter_arguments(topology, kind)))
+        limits = topology.letters_of(queue)[kind]
+        yield AmqpQueue(letters, dict(_limits(limits.max_length, limits.ttl)))
         yield AmqpBinding(letters, exchange, key)
     if "undeliverable" in route.letters and "dlq" not in route.letters:
         # Messages that the broker itself dead-letters (expired, over the length limit,
@@ -173,22 +178,22 @@ def _work_arguments(queue: WorkQueue, route: AmqpRoute) -> Arguments:
         arguments["x-consumer-timeout"] = round(queue.consumer_timeout * 1000)
     if queue.expires is not None:
         arguments["x-expires"] = max(1, round(queue.expires * 1000))
+    arguments.update(_limits(queue.max_length, queue.message_ttl))
     arguments.update(queue.arguments)
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _retry_arguments(topology: Topology, main: str, name: str) -> Arguments:
+def _retry_arguments(topology: Topology, queue: WorkQueue, main: str) -> Arguments:
     return {
-        "x-queue-type": "quorum",
+        "x-queue-type": queue.type or "quorum",
         "x-dead-letter-exchange": main,
-        "x-dead-letter-routing-key": name,
+        "x-dead-letter-routing-key": topology.full_name(queue.name),
         "x-message-ttl": round(topology.retry.default_delay * 1000),
     }
 
 
-def _dead_letter_arguments(topology: Topology, kind: DeadLetterKind) -> Iterator[tuple[str, int]]:
-    settings = topology.dead_letters[kind]
-    if settings.max_length is not None:
-        yield "x-max-length", settings.max_length
-    if settings.ttl is not None:
-        yield "x-message-ttl", round(settings.ttl * 1000)
+def _limits(max_length: int | None, ttl: float | None) -> Iterator[tuple[str, int]]:
+    if max_length is not None:
+        yield "x-max-length", max_length
+    if ttl is not None:
+        yield "x-message-ttl", round(ttl * 1000)

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Unpack
 
 from matador.errors import MatadorError, NotConnectedError
-from matador.model.backoff import ReconnectBackoff
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     ConnectionState,
@@ -24,6 +23,7 @@ from matador.model.message import (
     Settlement,
     StoredMessage,
     TopologyNote,
+    UnknownDepth,
 )
 from matador.model.topology import Topology
 from matador.transports.clock import Clock, SystemClock
@@ -49,9 +49,6 @@ from matador.transports.supervisor import ConnectionSupervisor
 
 log = logging.getLogger("matador.rabbitmq")
 
-# Back within seconds of the broker, however long it was away, and not all workers at once.
-_BACKOFF = ReconnectBackoff(base_delay=0.25, max_delay=3.0, jitter=0.5)
-
 
 class RabbitMQTransport(BaseTransport):
     """RabbitMQ over AMQP 0-9-1: quorum queues, confirms, delays without a plugin.
@@ -64,7 +61,6 @@ class RabbitMQTransport(BaseTransport):
     Args:
         url: ``amqp://user:password@host:5672/vhost``, ``amqps://`` with TLS, several hosts
             separated by commas, or a ``RabbitMQAddress``.
-        backoff: the waits between attempts to reconnect.
         clock: where the time on messages comes from.
         options: those of ``RabbitMQAddress``, in the URL or as keywords.
 
@@ -86,7 +82,6 @@ class RabbitMQTransport(BaseTransport):
         self,
         url: str | RabbitMQAddress,
         *,
-        backoff: ReconnectBackoff | None = None,
         clock: Clock | None = None,
         **options: Unpack[RabbitMQOptions],
     ) -> None:
@@ -107,7 +102,7 @@ class RabbitMQTransport(BaseTransport):
             self._open_session,
             AmqpSession.wait_lost,
             self._restore,
-            backoff=backoff or _BACKOFF.growing(address.reconnect),
+            backoff=address.backoff,
             on_state=self._change_state,
         )
 
@@ -121,7 +116,6 @@ class RabbitMQTransport(BaseTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
         return Capabilities(
             delivery_modes=frozenset({"at-least-once", "at-most-once"}),
             delays=True,
@@ -204,7 +198,6 @@ class RabbitMQTransport(BaseTransport):
         return await self._upkeep.apply(self._supervisor.connection, topology)
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Checking``."""
         plan = plan_for(topology, due_exchange=None, plugin=False)
         return (await declare(self._supervisor.connection, plan, only_look=True)).notes
 
@@ -262,11 +255,9 @@ class RabbitMQTransport(BaseTransport):
         ]
 
     async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
-        """See ``Routing``."""
         await self._upkeep.unbind(self._supervisor.connection, exchange, queue, pattern)
 
     async def delete_queue(self, queue: str) -> None:
-        """See ``Routing``."""
         await self._upkeep.delete_queue(self._supervisor.connection, queue)
 
     async def _publish(
@@ -330,6 +321,7 @@ class RabbitMQTransport(BaseTransport):
             redeclare=self._redeclare,
             give_back=self.settle,
             count=self._have_counted,
+            is_internal=self._outgoing.is_internal,
             closed=self._subscriptions.discard,
         )
         await subscription.start(connection)
@@ -376,21 +368,25 @@ class RabbitMQTransport(BaseTransport):
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        """See ``Browsing``."""
         return await browse.take(self._supervisor.connection, self._outgoing, queue, positions)
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``. Delayed messages stay: they are not in the queue yet."""
-        async with self._supervisor.connection.channel() as channel:
-            return await channel.purge(queue)
+        """See ``Purging``. With the delayed-message plugin, delayed messages stay: only it has
+        them."""
+        session = self._supervisor.connection
+        async with session.channel() as channel:
+            purged = await channel.purge(queue)
+            if not browse.keeps_dead_letters(queue):
+                purged += await browse.purge_delayed(session, self._outgoing, queue)
+                purged += await channel.purge(queue)  # what was due meanwhile
+        return purged
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``. How many are delayed is unknown. How many are in flight is only known
         with the management plugin."""
         session = self._supervisor.connection
         async with session.channel() as channel:
-            ready = await channel.count_ready(queue)
+            ready, consumers = await channel.count(queue)
         held = await session.management.unacknowledged(queue)
-        if held is None:
-            return QueueDepth(ready=ready, unknown=frozenset({"delayed", "in_flight"}))
-        return QueueDepth(ready=ready, in_flight=held, unknown=frozenset({"delayed"}))
+        unknown: set[UnknownDepth] = {"delayed"} if held is not None else {"delayed", "in_flight"}
+        return QueueDepth(ready, 0, held or 0, frozenset(unknown), consumers)

@@ -66,7 +66,6 @@ class TopologyUpkeep:
             await self._apply(session, topology)
 
     async def apply(self, session: AmqpSession, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport.apply_topology``."""
         notes = await self._apply(session, topology)
         self._topologies = [one for one in self._topologies if not _replaces(topology, one)]
         self._topologies.append(topology)
@@ -102,6 +101,7 @@ class TopologyUpkeep:
         return True
 
     async def _apply(self, session: AmqpSession, topology: Topology) -> list[TopologyNote]:
+        self._outgoing.declared(topology)
         if not topology.queues:  # it only publishes
             plan = plan_for(topology, due_exchange=None, plugin=False)
             return (await declare(session, plan)).notes

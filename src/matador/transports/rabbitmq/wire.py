@@ -232,9 +232,9 @@ def _copied(
     Without what the broker added, what it would act on once more (``CC``) and what it would refuse
     from us (the ``user-id`` of somebody else), and with some headers changed.
     """
-    if routing_key is not None:
-        changed[ROUTING_KEY] = routing_key  # the copy is published with another one
     old = read_properties(given)[0]
+    if routing_key is not None and ROUTING_KEY not in old:
+        changed[ROUTING_KEY] = routing_key  # the copy is published with another one
     parts = amqp.split_properties(given)
     rounds = _rounds(old)
     if rounds and ATTEMPTS not in old:

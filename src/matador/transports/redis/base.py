@@ -86,7 +86,6 @@ class RedisServerTransport(BaseTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
         return self._capabilities
 
     async def _open(self) -> None:
@@ -283,7 +282,6 @@ class StoredTransport(RedisServerTransport, ABC):
         await self._find("resume", queue)
 
     async def is_paused(self, queue: str) -> bool:
-        """See ``QueuePausing``."""
         return await self._find("paused", queue) == 1
 
     async def _find(self, name: str, queue: str) -> Any:
@@ -298,7 +296,6 @@ class StoredTransport(RedisServerTransport, ABC):
         return found
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``."""
         total = 0
         while deleted := await self._run("purge", queue):
             total += deleted

@@ -91,7 +91,6 @@ class BlockingSubscription(BaseSubscription, ABC):
     # -- receiving ---------------------------------------------------------------------------------
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``."""
         while self._active:
             if self._fetching is None:
                 self._fetching = asyncio.create_task(self._fetch(limit))
@@ -128,7 +127,6 @@ class BlockingSubscription(BaseSubscription, ABC):
             fetching.add_done_callback(ended)
 
     async def close(self) -> None:
-        """See ``Subscription``."""
         if not self._active:
             return
         self._active = False

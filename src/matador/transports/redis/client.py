@@ -79,9 +79,7 @@ class RedisClient(ServerClient[PipelinedConnection]):
         restore: Callable[[PipelinedConnection], Awaitable[None]] | None = None,
         on_state: Callable[[ConnectionState], None] = lambda _: None,
     ) -> None:
-        super().__init__(
-            address.where, restore=restore, on_state=on_state, reconnect=address.reconnect
-        )
+        super().__init__(address.where, restore=restore, on_state=on_state, backoff=address.backoff)
         self._address = address
         self._name = name
 

@@ -104,5 +104,9 @@ class RedisListTransport(StoredTransport):
         await self._declare_all({name: [] for name in (*names, *letters)})
         return unsupported(topology, "a list")
 
+    async def create(self, queues: Iterable[str]) -> None:
+        """Create queues that belong to no topology of this transport."""
+        await self._declare_all({name: [] for name in queues if name not in self._declared})
+
     def _subscription(self, source: QueueSource, levels: int) -> RedisListSubscription:
         return RedisListSubscription(source, self._lane(source.queue, "ready"))

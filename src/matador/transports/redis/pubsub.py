@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
+import msgspec
+
 from matador.errors import DelaysNotSupportedError, MatadorError, TransportError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
+    Complete,
     DeadLetter,
     Delivery,
     Message,
@@ -21,11 +24,13 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology
+from matador.transports.base import Subscription
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Waiters, Wakeup
 from matador.transports.redis.base import RedisServerTransport
+from matador.transports.redis.lists import RedisListTransport
 from matador.transports.redis.options import RedisOptions
 from matador.transports.redis.send import Outcomes, check_size
 from matador.transports.redis.topology import unsupported
@@ -52,14 +57,19 @@ class HeardMessage:
 
 
 class BroadcastQueue:
-    """Messages in order of arrival. Drops the oldest when there are too many."""
+    """Messages in order of arrival. Drops the oldest when there are too many.
 
-    def __init__(self, name: str) -> None:
+    A retry that is delayed waits in this process, too.
+    """
+
+    def __init__(self, name: str, dropped: Callable[[str, int], None]) -> None:
         self.name = name
+        self._report_dropped = dropped
         self.held: set[HeardMessage] = set()
         self._waiting: deque[HeardMessage] = deque()
         self._size = 0
         self._dropped = 0
+        self._later: set[asyncio.TimerHandle] = set()
         self.waiters = Waiters()
 
     def put(self, message: Message, size: int | None = None) -> None:
@@ -76,7 +86,27 @@ class BroadcastQueue:
                 )
             self._size -= self._waiting.popleft().size
             self._dropped += 1
+            self._report_dropped(self.name, 1)
         self.waiters.wake()
+
+    def put_later(self, message: Message, delay: float) -> None:
+        """Add a message at the end, after a delay in seconds."""
+
+        def put() -> None:
+            self._later.discard(timer)
+            self.put(message)
+
+        timer = asyncio.get_running_loop().call_later(delay, put)
+        self._later.add(timer)
+
+    def close(self) -> None:
+        """Drop everything: nobody listens any more."""
+        for timer in self._later:
+            timer.cancel()
+        if left := len(self._waiting) + len(self._later):
+            log.warning("%s: no longer heard here; messages dropped: %d", self.name, left)
+            self._report_dropped(self.name, left)
+        self._later.clear()
 
     def _is_full(self) -> bool:
         number = len(self._waiting)
@@ -137,7 +167,6 @@ class BroadcastSubscription(BaseSubscription):
                 self._source.wake()
 
     async def close(self) -> None:
-        """See ``Subscription``."""
         if self._active:
             self._active = False
             self._closed(self)
@@ -148,10 +177,11 @@ class RedisPubSubTransport(RedisServerTransport):
     """Messages by Redis pub/sub (``redis://…?mode=pubsub``): a broadcast. See ``Transport``.
 
     Every process with a subscription gets a copy of each message; the subscriptions of a process
-    share it. Nothing is stored: what is sent while nobody listens is lost, and so is what a process
-    holds when it dies. A retry stays in the process; dead letters are published like any message.
+    share it. Messages are stored nowhere: what is sent while nobody listens is lost, and so is what
+    a process holds when it dies. A retry stays in the process that failed, for its delay, too. Dead
+    letters are stored: in lists, which ``RedisListTransport`` can receive from.
 
-    Args: those of ``RedisTransport``; there is no lease.
+    Args: those of ``RedisTransport``; the lease is that of dead letters.
     """
 
     _stores = False
@@ -159,7 +189,8 @@ class RedisPubSubTransport(RedisServerTransport):
     _capabilities = Capabilities(
         delivery_modes=frozenset({"at-most-once"}),
         delays=False,
-        dead_letters="none",
+        delays_retries=True,
+        dead_letters="manual",
         attempt_tracking=False,
         concurrency="worker",
         ordering="queue",
@@ -171,6 +202,8 @@ class RedisPubSubTransport(RedisServerTransport):
     def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
         super().__init__(url, **options)
         self._known: set[str] = set()
+        self._letters = RedisListTransport(url, **options)
+        self._letter_queues: set[str] = set()
         self._queues: dict[str, BroadcastQueue] = {}
         self._subscriptions: set[BroadcastSubscription] = set()
         self._listener: ListeningConnection | None = None
@@ -183,6 +216,7 @@ class RedisPubSubTransport(RedisServerTransport):
             await subscription.close()
         await self._stop_listening()
         self._queues.clear()
+        await self._letters.disconnect()
         await super()._close()
 
     async def _restore(self, connection: PipelinedConnection) -> None:
@@ -216,18 +250,33 @@ class RedisPubSubTransport(RedisServerTransport):
     # -- the protocol ------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Creates nothing: a channel exists while it is used."""
+        """See ``Transport``. A channel exists while it is used; lists of dead letters are made when
+        the first is stored."""
         await self._client.connection()
         self._known.update(topology.full_name(queue.name) for queue in topology.queues)
-        self._known.update(name for _, _, name in topology.dead_letter_names())
+        self._letter_queues.update(name for _, _, name in topology.dead_letter_names())
         return unsupported(topology, "pub/sub")
+
+    async def _letters_of(self, queue: str) -> RedisListTransport:
+        """The transport of dead letters, with this queue of theirs."""
+        if self._letters.state.status == "disconnected":
+            await self._letters.connect()
+        await self._letters.create([queue])
+        return self._letters
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``. None: it was published, whether anybody listens or not."""
         connection = await self._client.connection()
         outcomes: Outcomes = [None] * len(messages)
+        letters = [i for i, one in enumerate(messages) if one.queue in self._letter_queues]
+        if letters:
+            stored = await self._store_letters([messages[i] for i in letters])
+            for place, outcome in zip(letters, stored, strict=True):
+                outcomes[place] = outcome
         replies: dict[int, asyncio.Future[object]] = {}
         for place, message in enumerate(messages):
+            if place in letters:
+                continue
             try:
                 self._check(message)
                 content = content_of(message)
@@ -245,6 +294,15 @@ class RedisPubSubTransport(RedisServerTransport):
                 outcomes[place] = self._client.translated(connection, error)
         return outcomes
 
+    async def _store_letters(self, letters: Sequence[Message]) -> Sequence[MatadorError | None]:
+        """Store messages in the lists of dead letters."""
+        try:
+            for queue in {letter.queue for letter in letters}:
+                await self._letters_of(queue)
+            return await self._letters.send(letters)
+        except MatadorError as error:
+            return [error] * len(letters)
+
     def _check(self, message: Message) -> None:
         """Raise a ``TransportError`` if a message cannot be published."""
         if message.queue not in self._known:
@@ -253,13 +311,15 @@ class RedisPubSubTransport(RedisServerTransport):
             raise DelaysNotSupportedError("pub/sub stores nothing, so it cannot delay a message")
         check_size(message)
 
-    async def subscribe(self, queue: str, *, prefetch: int) -> BroadcastSubscription:
-        """See ``Transport``. Receives what is published from now on."""
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        """See ``Transport``. Receives what is published from now on; dead letters are stored."""
         connection = await self._client.connection()
+        if queue in self._letter_queues:
+            return await (await self._letters_of(queue)).subscribe(queue, prefetch=prefetch)
         if queue not in self._known:
             raise queue_not_found(queue, self._client.where)
         if queue not in self._queues:
-            self._queues[queue] = BroadcastQueue(queue)
+            self._queues[queue] = BroadcastQueue(queue, self._report_dropped)
             assert self._listener is not None
             try:
                 await self._listener.call("SUBSCRIBE", self._channel_of(queue))
@@ -275,7 +335,10 @@ class RedisPubSubTransport(RedisServerTransport):
         name = subscription.queue
         if any(other.queue == name for other in self._subscriptions):
             return
-        if self._queues.pop(name, None) is not None and self._listener is not None:
+        left = self._queues.pop(name, None)
+        if left is not None:
+            left.close()
+        if left is not None and self._listener is not None:
             self._listener.call("UNSUBSCRIBE", self._channel_of(name)).add_done_callback(forget)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
@@ -285,6 +348,13 @@ class RedisPubSubTransport(RedisServerTransport):
 
     async def _settle(self, settlement: Settlement) -> MatadorError | None:
         receipt = settlement.receipt
+        if receipt.queue in self._letter_queues:
+            if isinstance(settlement, Retry) and settlement.message.queue in self._known:
+                (error,) = await self.send([settlement.message])  # a redrive
+                if error is not None:
+                    return error
+                settlement = Complete(receipt)
+            return (await self._letters.settle([settlement]))[0]
         heard, queue = receipt.handle, self._queues.get(receipt.queue)
         # Without a queue nobody listens any more, and the message is ours alone.
         if not isinstance(heard, HeardMessage) or (queue is not None and heard not in queue.held):
@@ -304,12 +374,16 @@ class RedisPubSubTransport(RedisServerTransport):
         """Publish the successor, if there is one; a retry in the same queue stays here."""
         match settlement:
             case Retry(message=message):
+                delay, message = message.delay, msgspec.structs.replace(message, delay=0.0)
                 if queue is not None and message.queue == queue.name:
                     try:
                         self._check(message)
                     except TransportError as error:
                         return error
-                    queue.put(message)
+                    if delay > 0:
+                        queue.put_later(message, delay)
+                    else:
+                        queue.put(message)
                     return None
             case DeadLetter():
                 message = letter_of(settlement, received)

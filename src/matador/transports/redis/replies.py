@@ -59,7 +59,6 @@ class RedisReplies:
             raise self._client.translated(connection, error) from error
 
     async def subscribe(self) -> ReplySubscription:
-        """See ``Replying.replies``."""
         address = await self.open()
         if self._subscription is None or not self._subscription.active:
             self._subscription = ReplySubscription(address, lambda _: None)

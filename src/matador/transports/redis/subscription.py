@@ -77,10 +77,14 @@ class RedisSubscription(BlockingSubscription):
         return deliveries
 
     def _arrived(self) -> Iterable[str]:
-        return (f"{lane.name}:{id_.decode()}" for lane in self._lanes.values() for id_ in lane.held)
+        # From copies: another thread may renew leases, and forget those that were lost.
+        return (
+            f"{lane.name}:{id_.decode()}"
+            for lane in self._lanes.values()
+            for id_ in tuple(lane.held)
+        )
 
     async def close(self) -> None:
-        """See ``Subscription``."""
         await super().close()
         with contextlib.suppress(TransportError):
             if self._client.state.status == "connected":

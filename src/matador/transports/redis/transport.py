@@ -44,7 +44,7 @@ from matador.transports.redis.routing import RedisRoutes
 from matador.transports.redis.send import OnceSender, stream_form
 from matador.transports.redis.settle import StreamSettleBatch, renew
 from matador.transports.redis.subscription import RedisSubscription
-from matador.transports.redis.topology import stream_settings
+from matador.transports.redis.topology import ignored_with_priorities, stream_settings
 from matador.transports.redis.wire import claimed_of
 from matador.transports.redis_client.connection import Argument, PipelinedConnection
 
@@ -88,6 +88,7 @@ class RedisTransport(StoredTransport):
 
     def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
         super().__init__(url, **options)
+        self._url, self._given = url, options
         self._capabilities = replace(
             STORED,
             priorities=True,
@@ -125,7 +126,7 @@ class RedisTransport(StoredTransport):
     # -- queues ------------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Honours everything, and creates ``exact`` queues, too."""
+        """See ``Transport``. Honors everything, and creates ``exact`` queues, too."""
         notes = await self._routes.apply(topology)
         settings = stream_settings(topology)
         for queue in settings.keys() & self._routes.temporary.keys():
@@ -135,7 +136,7 @@ class RedisTransport(StoredTransport):
         await self._declare_all(settings)
         if topology.exchanges or self._temporary:
             self._keep_up()
-        return [*ignored_arguments(topology), *notes]
+        return [*ignored_arguments(topology), *ignored_with_priorities(topology), *notes]
 
     async def _declare(self, connection: PipelinedConnection, queue: str) -> None:
         if queue in self._routes.temporary:
@@ -217,7 +218,6 @@ class RedisTransport(StoredTransport):
                 await self._routes.touch(queue)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``."""
         replies = [message for message in messages if is_reply(message)]
         if not replies:
             return await super().send(messages)
@@ -238,30 +238,29 @@ class RedisTransport(StoredTransport):
         return await self._routes.publish(exchange, messages)
 
     async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
-        """See ``Routing``."""
         await self._routes.unbind(exchange, queue, pattern)
 
     async def delete_queue(self, queue: str) -> None:
-        """See ``Routing``."""
         self._declared.pop(queue, None)
         self._temporary.pop(queue, None)
         await self._routes.delete(queue)
 
     async def reply_address(self) -> str:
-        """See ``Replying``."""
         address = await self._replies.open()
         self._keep_up()
         return address
 
     async def replies(self) -> ReplySubscription:
-        """See ``Replying``."""
         subscription = await self._replies.subscribe()
         self._keep_up()
         return subscription
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
-        """See ``Leasing``."""
         return await renew(self._client, await self._client.connection(), receipts)
+
+    def twin(self) -> RedisTransport:
+        """See ``Twinning``. A receipt names the consumer that holds the entry."""
+        return RedisTransport(self._url, **self._given)
 
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
@@ -299,5 +298,4 @@ class RedisTransport(StoredTransport):
         return await self._once.store(messages, once)
 
     async def seal(self, once: Once) -> None:
-        """See ``Deduplicating``."""
         await self._once.seal(once)

@@ -205,6 +205,7 @@ def stored_of(
         delivery_count=max(0, delivery_count),
         priority=message.priority,
         ordering_key=message.ordering_key,
+        properties=message.properties,
     )
 
 

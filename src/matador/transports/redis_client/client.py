@@ -8,13 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from matador.errors import MatadorError, NotConnectedError, TimeoutError
-from matador.model.backoff import BackoffStrategy, ReconnectBackoff
+from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
 from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 from matador.transports.supervisor import ConnectionSupervisor
 
-# Quick at first: a server that restarts is back within a second or two.
-_BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
 _SHORT_OUTAGE = 1.0
 
 
@@ -50,7 +48,7 @@ class ServerClient(ABC, Generic[AnyConnection]):
         restore: called on every new connection before it is used, to recreate what a server that
             lost its memory has forgotten.
         on_state: told every change of state.
-        reconnect: how the waits between attempts to reconnect grow.
+        backoff: the waits between attempts to reconnect.
     """
 
     def __init__(
@@ -59,7 +57,7 @@ class ServerClient(ABC, Generic[AnyConnection]):
         *,
         restore: Callable[[AnyConnection], Awaitable[None]] | None = None,
         on_state: Callable[[ConnectionState], None] = lambda _: None,
-        reconnect: BackoffStrategy = "exponential",
+        backoff: ReconnectBackoff | None = None,
     ) -> None:
         self.where = where
         self._restore_more = restore
@@ -68,7 +66,7 @@ class ServerClient(ABC, Generic[AnyConnection]):
             self._connect,
             self._wait_lost,
             self._restore,
-            backoff=_BACKOFF.growing(reconnect),
+            backoff=backoff,
             on_state=on_state,
         )
 
@@ -114,7 +112,7 @@ class ServerClient(ABC, Generic[AnyConnection]):
             return self._supervisor.connection
         except NotConnectedError:
             if self.state.status not in ("connected", "reconnecting"):
-                raise NotConnectedError(
+                raise self.state.refusal(
                     f"not connected to {self.where}; connect first"
                 ) from self.state.error
         try:

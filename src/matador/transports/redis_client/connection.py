@@ -131,7 +131,6 @@ class PipelinedConnection(asyncio.Protocol):
                 future.set_exception(_lost(error))
 
     def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
         reader = self._reader
         try:
             reader.feed(data)
@@ -141,7 +140,6 @@ class PipelinedConnection(asyncio.Protocol):
             self.fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See ``asyncio.Protocol``."""
         self._before.connection_lost(exc)  # whoever closes the connection waits for this
         self.fail(exc or redis_errors.ConnectionError("the server closed the connection"))
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 from urllib.parse import unquote
 
 from matador.errors import ConfigurationError
-from matador.model.backoff import BackoffStrategy
 from matador.model.options import Seconds
-from matador.transports.kit.options import ServerAddress, duration, whole
+from matador.transports.kit.options import ReconnectOptions, ServerAddress, duration, whole
 
 PORT = 6379
 
 
-class RedisServerOptions(TypedDict, total=False):
+class RedisServerOptions(ReconnectOptions, total=False):
     """The options as keywords; each can be given in the address, too."""
 
     name: str
@@ -28,7 +27,6 @@ class RedisServerOptions(TypedDict, total=False):
     tls_cert: str | None
     tls_key: str | None
     tls_verify: bool | None
-    reconnect: BackoffStrategy | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matador.model.message import MessageState, QueueDepth, StoredMessage
 from matador.transports.kit.errors import no_retention
+from matador.transports.kit.properties import split_properties
 from matador.transports.sqlite.database import (
     BLOCKED,
     DELAYED,
@@ -111,27 +113,44 @@ def is_paused(_: sqlite3.Connection, queue: SqliteQueue, __: int) -> bool:
     return queue.paused
 
 
+_COUNT = (
+    f"SELECT queue, {READY} AS state, 0, count(*) FROM messages "
+    f"WHERE state = {READY} AND queue IN (SELECT value FROM json_each(?1)) GROUP BY queue "
+    "UNION ALL "
+    "SELECT queue, state, coalesce(sum(due > ?2), 0), count(*) FROM messages "
+    f"WHERE state <> {READY} AND queue IN (SELECT value FROM json_each(?1)) "
+    f"AND state IN ({DELAYED}, {IN_FLIGHT}, {BLOCKED}, {PARKED}) GROUP BY queue, state"
+)
+_COUNT_EXPIRED = (
+    "SELECT json_extract(value, '$[0]'), (SELECT count(*) FROM messages "
+    f"WHERE queue = json_extract(value, '$[0]') AND state = {READY} "
+    "AND stored_at <= json_extract(value, '$[1]')) FROM json_each(?)"
+)
+
+
 def depth(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> QueueDepth:
     """How many messages are in which state at this time."""
-    ready = f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY}"
-    if queue.ttl is None:  # answered by the index alone
-        (count,) = connection.execute(ready, (queue.id,)).fetchone()
-    else:
-        scope = (queue.id, _oldest(queue, now))
-        (count,) = connection.execute(f"{ready} AND stored_at > ?", scope).fetchone()
-    delayed = in_flight = 0
-    for state, later, number in connection.execute(
-        f"SELECT state, due > ?, count(*) FROM messages WHERE queue = ? AND state <> {READY} "
-        f"AND state IN ({DELAYED}, {IN_FLIGHT}, {BLOCKED}, {PARKED}) GROUP BY 1, 2",
-        (now, queue.id),
-    ):
-        if not later:
-            count += number
-        elif state == IN_FLIGHT:
-            in_flight += number
-        else:
-            delayed += number
-    return QueueDepth(ready=count, delayed=delayed, in_flight=in_flight)
+    return depths(connection, [queue], now)[queue.id]
+
+
+def depths(
+    connection: sqlite3.Connection, queues: Sequence[SqliteQueue], now: int
+) -> dict[int, QueueDepth]:
+    """The depths of queues by their ids: two statements, however many queues there are."""
+    counts = {queue.id: [0, 0, 0] for queue in queues}
+    ids = json.dumps(list(counts))
+    for id_, state, later, number in connection.execute(_COUNT, (ids, now)):
+        counts[id_][0] += number - later
+        counts[id_][2 if state == IN_FLIGHT else 1] += later
+    limited = [
+        (one.id, _oldest(one, now)) for one in queues if one.ttl is not None and counts[one.id][0]
+    ]
+    for id_, expired in connection.execute(_COUNT_EXPIRED, (json.dumps(limited),)):
+        counts[id_][0] -= expired
+    return {
+        id_: QueueDepth(ready=ready, delayed=delayed, in_flight=in_flight)
+        for id_, (ready, delayed, in_flight) in counts.items()
+    }
 
 
 def _oldest(queue: SqliteQueue, now: int) -> int:
@@ -146,16 +165,18 @@ def _stored(queue: SqliteQueue, row: tuple[Any, ...], now: int) -> StoredMessage
         state = "done"
     elif due is not None and due > now:
         state = "in-flight" if number == IN_FLIGHT else "delayed"
+    sent, properties, _ = split_properties(read_headers(headers)[0])
     return StoredMessage(
         position=str(seq),
         id=read_id(id_),
         queue=queue.name,
         body=read_body(body),
-        headers=read_headers(headers)[0],
+        headers=sent,
         state=state,
         stored_at=read_time(stored_at),
         due_at=read_time(due) if state == "delayed" else None,
         delivery_count=max(read_number(deliveries) or 0, 0),
         priority=read_number(priority),
         ordering_key=read_text(ordering_key),
+        properties=properties,
     )

@@ -48,6 +48,9 @@ _PROMOTE = tuple(
     f"AND {waiting(state)} AND due <= ? ORDER BY due LIMIT {_PROMOTED_AT_ONCE})"
     for state in (DELAYED, IN_FLIGHT)
 )
+_WAITS_FROM_NOW = (
+    f"UPDATE messages SET stored_at = due WHERE queue = ? AND {waiting(DELAYED)} AND due <= ?"
+)
 # Text and bytes compare as later than any number: the caretaker deals with such rows.
 _NEXT_DUE = ", ".join(
     f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND {waiting(state)} "
@@ -224,6 +227,8 @@ def promote(session: WriterSession, queue: SqliteQueue) -> int:
     execute = session.connection.execute
     (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
     if due <= session.now:
+        if queue.ttl is not None:  # a delay is no part of the time to live
+            execute(_WAITS_FROM_NOW, (queue.id, session.now))
         for statement in _PROMOTE:
             execute(statement, (queue.id, session.now))
         (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()

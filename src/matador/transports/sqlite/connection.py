@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,6 +51,8 @@ class SqliteConnection:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-reader")
         self.clock = clock
         self.writer = Writer(self._open_session, f"{name}-writer")
+        # Of a connection whose event loop was closed before it, nothing else ends the thread.
+        weakref.finalize(self, self.writer.abandon).atexit = False
 
     async def open(self) -> None:
         """Open the file; create it if it does not exist. Called once.
@@ -109,22 +112,43 @@ class SqliteConnection:
         """
 
         def work() -> Result:
+            found = load_queues(self._reading, queue).get(queue)
+            if found is None:
+                raise no_such_queue(queue, load_queues(self._reading), self.path)
+            return look(self._reading, found, *arguments, self.clock.now())
+
+        return await self._look(work)
+
+    async def read_all(
+        self, look: Callable[[sqlite3.Connection, dict[str, SqliteQueue], int], Result]
+    ) -> Result:
+        """Run ``look(connection, all queues by name, now)`` in the reader's thread.
+
+        Raises:
+            StorageCorruptError: the file was deleted or replaced.
+        """
+        return await self._look(
+            lambda: look(self._reading, load_queues(self._reading), self.clock.now())
+        )
+
+    async def _look(self, work: Callable[[], Result]) -> Result:
+        def looked() -> Result:
             check_same_file(self.path, self._file)
             try:
-                queues = load_queues(self._reading)
-                if queue not in queues:
-                    raise no_such_queue(queue, queues, self.path)
-                return look(self._reading, queues[queue], *arguments, self.clock.now())
+                return work()
             except sqlite3.Error as error:
                 raise translate(error, self.path) from error
 
-        return await asyncio.get_running_loop().run_in_executor(self._reader, work)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, looked)
 
     async def close(self) -> None:
         """Finish all work and close the file; the writer last, so that it folds in the log."""
         self.watcher.close()
-        self._reader.submit(self._reading.close)
-        await asyncio.to_thread(self._reader.shutdown)
+        try:
+            self._reader.submit(self._reading.close)
+            await asyncio.to_thread(self._reader.shutdown)
+        except RuntimeError:  # the program ends, and executors do nothing more
+            self._reading.close()
         await self.writer.stop()
 
 

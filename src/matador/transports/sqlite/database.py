@@ -17,8 +17,8 @@ from matador.transports.sqlite.errors import code_of
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 
-APPLICATION_ID = 0x4D545244  # "MTRD"; `file(1)` and we recognise our files by it
-VERSION = 2
+APPLICATION_ID = 0x4D545244  # "MTRD"; `file(1)` and we recognize our files by it
+VERSION = 1
 _BETWEEN_TRIES = (0.0002, 0.0015)  # seconds
 OLDEST_SQLITE = (3, 38, 0)  # RETURNING and JSON built in
 
@@ -29,9 +29,23 @@ READY, DELAYED, IN_FLIGHT, DONE, BLOCKED, PARKED = range(6)
 NEVER = 1 << 62
 """Later than any ``due``."""
 
+# What a queue has to do with jobs: nothing, it has jobs, or it has the failed jobs of another one.
+NO_JOBS, JOBS, FAILED_JOBS = range(3)
+
+# A job is a message whose `job` is not NULL. Most are plain: kept for an hour when they complete,
+# within the latest 10,000. Brief ones are deleted then. For special ones more is to be done, which
+# their headers say.
+PLAIN_JOB, SPECIAL_JOB, BRIEF_JOB = range(3)
+
 # `due` is when a DELAYED one becomes ready, the lease of an IN_FLIGHT one ends, or a DONE one is
 # deleted (milliseconds of the database clock). `rank` is the effective priority: NULL on queues
 # without priorities. `token` identifies the claim that holds the message.
+#
+# `finished_at` is set in completed jobs (DONE) and in failed ones (READY, among the dead letters),
+# and `expires_at` if they are kept for some time only. `job_children` has what a parent waits for,
+# and the results. `limit_key` is the key whose jobs run a few at a time, `queues.parked` says that
+# jobs may be PARKED, and `job_rates` counts the jobs of the present window of a rate limit. Partial
+# indexes: messages that are not jobs are in none of those for jobs.
 _SCHEMA = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE queues (
@@ -41,7 +55,12 @@ CREATE TABLE queues (
     priorities INTEGER NOT NULL,
     max_length INTEGER,
     ttl INTEGER,
-    retention INTEGER
+    retention INTEGER,
+    jobs INTEGER NOT NULL DEFAULT 0,
+    paused INTEGER NOT NULL DEFAULT 0,
+    parked INTEGER NOT NULL DEFAULT 0,
+    all_completed INTEGER NOT NULL DEFAULT 0,
+    all_failed INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE messages (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -56,40 +75,20 @@ CREATE TABLE messages (
     ordering_key TEXT,
     id TEXT NOT NULL,
     headers BLOB,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    job INTEGER,
+    processed_at INTEGER,
+    finished_at INTEGER,
+    expires_at INTEGER,
+    progress BLOB,
+    result BLOB,
+    limit_key TEXT
 );
 CREATE INDEX by_queue ON messages (queue);
 CREATE INDEX ready ON messages (queue, rank DESC, seq) WHERE state = {READY};
 CREATE INDEX waiting ON messages (queue, state, due) WHERE state <> {READY};
 CREATE INDEX keyed ON messages (queue, ordering_key, seq)
     WHERE ordering_key IS NOT NULL AND state <> {DONE};
-"""
-
-# What a queue has to do with jobs: nothing, it has jobs, or it has the failed jobs of another one.
-NO_JOBS, JOBS, FAILED_JOBS = range(3)
-
-# A job is a message whose `job` is not NULL. Most are plain: deleted when they complete. For others
-# more is to be done then, which their headers say.
-PLAIN_JOB, SPECIAL_JOB = range(2)
-
-# `finished_at` is set in completed jobs (DONE) and in failed ones (READY, among the dead letters),
-# and `expires_at` if they are kept for some time only. `job_children` has what a parent waits for,
-# and the results. `limit_key` is the key whose jobs run a few at a time, `queues.parked` says that
-# jobs may be PARKED, and `job_rates` counts the jobs of the present window of a rate limit. Partial
-# indexes: messages that are not jobs are in none of them.
-_JOBS_SCHEMA = """
-ALTER TABLE queues ADD COLUMN jobs INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE queues ADD COLUMN paused INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE queues ADD COLUMN parked INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE queues ADD COLUMN all_completed INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE queues ADD COLUMN all_failed INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE messages ADD COLUMN job INTEGER;
-ALTER TABLE messages ADD COLUMN processed_at INTEGER;
-ALTER TABLE messages ADD COLUMN finished_at INTEGER;
-ALTER TABLE messages ADD COLUMN expires_at INTEGER;
-ALTER TABLE messages ADD COLUMN progress BLOB;
-ALTER TABLE messages ADD COLUMN result BLOB;
-ALTER TABLE messages ADD COLUMN limit_key TEXT;
 CREATE INDEX job_ids ON messages (queue, id) WHERE job IS NOT NULL;
 CREATE INDEX finished ON messages (queue, finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX expiring ON messages (expires_at) WHERE expires_at IS NOT NULL;
@@ -114,9 +113,6 @@ CREATE TABLE schedules (
 ) WITHOUT ROWID;
 """
 
-_STEPS = (_SCHEMA, _JOBS_SCHEMA)
-"""From each version of the schema to the next."""
-
 
 def waiting(state: int) -> str:
     """The condition for a state other than READY. SQLite uses a partial index only if the
@@ -127,12 +123,11 @@ def waiting(state: int) -> str:
 def open_for_writing(
     path: Path, *, synchronous: Synchronous, busy_timeout: float
 ) -> sqlite3.Connection:
-    """The connection of the one writer; creates the file and its tables if necessary, and upgrades
-    those of an earlier version.
+    """The connection of the one writer; creates the file and its tables if necessary.
 
     Raises:
         StorageCorruptError: the file belongs to another application.
-        ConnectionFailedError: it was created by a newer version of this package.
+        ConnectionFailedError: its schema has another version.
         sqlite3.Error: any error of SQLite.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -200,7 +195,7 @@ def _text(stored: bytes) -> str | bytes:
 def _prepare(
     connection: sqlite3.Connection, path: Path, synchronous: Synchronous, busy_timeout: float
 ) -> None:
-    if _check_owner(connection, path) == 0:
+    if not _has_tables(connection, path):
         # Has no effect after the first table is created.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     # Needs exclusive access to a new file and does not wait for it: others may be opening it too.
@@ -216,14 +211,13 @@ def _prepare(
     connection.execute("PRAGMA cache_size = -16000")
     # From here on `lock` waits.
     connection.execute("PRAGMA busy_timeout = 0")
-    if _check_owner(connection, path) < VERSION:
+    if not _has_tables(connection, path):
         lock(connection, busy_timeout)
         try:
             # Again, under the lock: another process may have done it meanwhile.
-            version = _check_owner(connection, path)
-            for statement in ";".join(_STEPS[version:]).split(";"):
-                connection.execute(statement)
-            if version < VERSION:
+            if not _has_tables(connection, path):
+                for statement in _SCHEMA.split(";"):
+                    connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.execute("COMMIT")
@@ -259,20 +253,25 @@ def patiently(work: Callable[[], object], busy_timeout: float) -> None:
             time.sleep(random.uniform(*_BETWEEN_TRIES))
 
 
-def _check_owner(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of the schema in the file, 0 if the file is empty."""
+def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file has our tables; False if it is empty.
+
+    Raises:
+        StorageCorruptError: the file belongs to another application.
+        ConnectionFailedError: its schema has another version.
+    """
     # In one statement: another process may be creating the tables now.
     application, version, tables = connection.execute(
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
         "FROM pragma_application_id, pragma_user_version"
     ).fetchone()
     if tables == 0 and application == 0:
-        return 0
+        return False
     if application != APPLICATION_ID:
         raise StorageCorruptError(f"{path} is a database of another application; use another file")
-    if version > VERSION:
+    if version != VERSION:
         raise ConnectionFailedError(
-            f"{path} has schema version {version}, this release knows {VERSION}; "
-            f"upgrade matador-events, or use another file"
+            f"{path} has schema version {version}, and this release reads version {VERSION} only; "
+            f"use the release of matador-events that created it, or another file"
         )
-    return version
+    return True

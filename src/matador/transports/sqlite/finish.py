@@ -8,25 +8,31 @@ from typing import Any
 
 from matador.errors import MatadorError
 from matador.model import job as names
-from matador.model.job import Keep
+from matador.model.job import KEEP_AN_HOUR, Keep
 from matador.model.message import Complete, Headers
 from matador.transports.kit.errors import lease_lost
 from matador.transports.kit.jobs import keep_of
 from matador.transports.sqlite import flows
 from matador.transports.sqlite.claim import GONE, held, seq_list
-from matador.transports.sqlite.database import DONE, NEVER, PLAIN_JOB, SPECIAL_JOB
+from matador.transports.sqlite.database import BRIEF_JOB, DONE, NEVER, PLAIN_JOB, SPECIAL_JOB
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.wire import read_headers, read_id
 
-_PLAIN = (
+_BRIEF = (
     "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? "
+    f"AND job = {BRIEF_JOB} RETURNING seq"
+)
+_PLAIN = (
+    f"UPDATE messages SET state = {DONE}, due = NULL, token = NULL, finished_at = ?, "
+    "expires_at = ? WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? "
     f"AND job = {PLAIN_JOB} RETURNING seq"
 )
+_RESULT = "UPDATE messages SET result = ? WHERE seq = ?"
 _ROWS = "SELECT seq, id, headers FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
 _DELETE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
 _KEEP = (
     f"UPDATE messages SET state = {DONE}, due = NULL, token = NULL, finished_at = ?, "
-    "expires_at = ?, result = ? WHERE seq = ?"
+    "expires_at = ?, result = ?, job = ? WHERE seq = ?"
 )
 _FREE_KEY = "DELETE FROM job_keys WHERE queue = ? AND key = ? AND id = ? AND until IS NULL"
 _COUNT = (
@@ -52,9 +58,19 @@ def complete(
     for seq, token in handles:
         claims[token].append(seq)
     gone: set[tuple[int, int]] = set()
+    execute, until = session.connection.execute, flows.expiry(KEEP_AN_HOUR, session.now)
     for token, numbers in claims.items():
-        rows = session.connection.execute(_PLAIN, (seq_list(numbers), token)).fetchall()
-        gone.update((number, token) for (number,) in rows)
+        all_ = seq_list(numbers)
+        plain = execute(_PLAIN, (session.now, until, all_, token)).fetchall()
+        brief = execute(_BRIEF, (all_, token)).fetchall() if len(plain) < len(numbers) else ()
+        gone.update((number, token) for rows in (plain, brief) for (number,) in rows)
+    results = [
+        (one.result, handle[0])
+        for one, handle in zip(settlements, handles, strict=True)
+        if one.result is not None and handle in gone
+    ]
+    if results:  # a brief one is gone by now
+        session.connection.executemany(_RESULT, results)
     counted = Counter(one.receipt.queue for one in settlements)
     if len(gone) < len(handles):
         others: list[tuple[Complete, int]] = []
@@ -104,8 +120,12 @@ def _complete(
         if keep.nothing:
             gone.append(seq)
         else:
-            kept.append((session.now, flows.expiry(keep, session.now), result, seq))
-            keeps.add(keep)
+            kind = SPECIAL_JOB
+            if keep == KEEP_AN_HOUR:
+                kind = PLAIN_JOB  # the caretaker counts these
+            else:
+                keeps.add(keep)
+            kept.append((session.now, flows.expiry(keep, session.now), result, kind, seq))
         if names.UNIQUE in headers:
             keys.append((queue.id, str(headers[names.UNIQUE]), job_id))
         if names.PARENT in headers:

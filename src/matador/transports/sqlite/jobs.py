@@ -16,13 +16,14 @@ from matador.errors import (
     UniqueJobError,
 )
 from matador.model import job as names
-from matador.model.message import Message, Receipt
+from matador.model.message import DeadLetter, Message, Receipt
 from matador.transports.kit.errors import lease_lost
-from matador.transports.kit.jobs import as_new, whole
+from matador.transports.kit.jobs import as_canceled, as_new, whole
 from matador.transports.sqlite import finish, flows, send
 from matador.transports.sqlite.claim import GONE, handle_of
 from matador.transports.sqlite.database import BLOCKED, DONE, IN_FLIGHT, JOBS, READY, SPECIAL_JOB
 from matador.transports.sqlite.session import SqliteQueue, WriterSession, no_such_queue
+from matador.transports.sqlite.settle import settle
 from matador.transports.sqlite.wire import read_headers, read_number
 
 _TAKEN = (
@@ -31,12 +32,17 @@ _TAKEN = (
 )
 _KEY = "SELECT id, until FROM job_keys WHERE queue = ? AND key = ?"
 _TAKE_KEY = "INSERT OR REPLACE INTO job_keys (queue, key, id, until) VALUES (?, ?, ?, ?)"
+_GIVE_KEY_BACK = "DELETE FROM job_keys WHERE queue = ? AND key = ? AND id = ?"
 _UNFINISHED = (
     "SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND id = ? AND job IS NOT NULL "
     f"AND state <> {DONE})"
 )
 _FIND = (
     "SELECT seq, state, due, headers FROM messages WHERE queue = ? AND id = ? AND job IS NOT NULL"
+)
+_FIND_WHOLE = (
+    "SELECT state, due, seq, token, deliveries, priority, headers, body FROM messages "
+    "WHERE queue = ? AND id = ? AND job IS NOT NULL"
 )
 _RUN_AGAIN = (
     "INSERT INTO messages "
@@ -60,8 +66,7 @@ def add(session: WriterSession, messages: Sequence[Message]) -> list[MatadorErro
     chosen = messages if len(free) == len(messages) else [messages[index] for index in free]
     for index, error in zip(free, send.store(session, chosen), strict=True):
         if error is not None:
-            message = messages[index]
-            finish.free_key(session, session.jobs(message.queue), message.id, message.headers)
+            _give_key_back(session, messages[index])
             outcomes[index] = error
     return outcomes
 
@@ -148,6 +153,14 @@ def _take_key(
     return None
 
 
+def _give_key_back(session: WriterSession, message: Message) -> None:
+    """A job was not stored: its unique key is free, whatever its window."""
+    if names.UNIQUE in message.headers:
+        queue = session.jobs(message.queue)
+        key = (queue.id, str(message.headers[names.UNIQUE]), message.id)
+        session.connection.execute(_GIVE_KEY_BACK, key)
+
+
 def retry(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
     """Make a failed job wait again.
 
@@ -198,6 +211,35 @@ def remove(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
     if state != DONE:
         finish.free_key(session, queue, job_id, headers)
         finish.count(session, queue.name, failed=flows.removed(session, queue, job_id, headers))
+
+
+def cancel(session: WriterSession, queue: SqliteQueue, job_id: str, reason: str) -> bool:
+    """Delete a job that waits, or fail one that is active. False: it is finished.
+
+    Raises:
+        JobNotFoundError: there is no such job.
+    """
+    execute = session.connection.execute
+    row = execute(_FIND_WHOLE, (queue.id, job_id)).fetchone()
+    if row is None:
+        if execute(_FIND, (session.failed_jobs(queue).id, job_id)).fetchone() is None:
+            raise _unknown(queue, job_id)
+        return False
+    state, due, seq, token, deliveries, priority, stored, body = row
+    if state == DONE:
+        return False
+    if state != IN_FLIGHT or (read_number(due) or 0) <= session.now:
+        remove(session, queue, job_id)
+        return True
+    headers = read_headers(stored)[0]
+    attempts = whole(headers, names.ATTEMPTS) + max(1, int(read_number(deliveries) or 0))
+    failed = as_canceled(headers, attempts, reason, session.now / 1000)
+    message = Message(job_id, queue.name, body, failed, priority=priority)
+    letter = DeadLetter(Receipt(queue.name, (seq, token)), "undeliverable", reason, message)
+    (error,) = settle(session, [letter])
+    if error is not None:
+        raise error
+    return True
 
 
 def _unknown(queue: SqliteQueue, job_id: str) -> JobNotFoundError:

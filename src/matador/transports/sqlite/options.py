@@ -17,8 +17,6 @@ _FORMS = "sqlite:///relative.db or sqlite:////absolute/path.db"
 
 @dataclass(frozen=True, kw_only=True)
 class SqliteOptions(Options):
-    """See ``SqliteTransport``."""
-
     kind = "SQLite"
 
     path: str | Path

@@ -31,6 +31,7 @@ _CAPABILITIES = JobCapabilities(
     keep=True,
     retry=True,
     remove=True,
+    cancel=True,
     pause=True,
     delete=True,
     unique=True,
@@ -72,90 +73,75 @@ class SqliteJobs(BaseTransport):
 
     @property
     def job_capabilities(self) -> JobCapabilities:
-        """See ``JobStoring``."""
         return _CAPABILITIES
 
     async def open_jobs(self, queue: str) -> str:
-        """See ``JobStoring``."""
         await self._connected.write(lambda session: session.open_jobs(queue))
         return queue
 
     async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``JobStoring``."""
         outcomes = await self._connected.writer.submit(changes.add, jobs)
         self._wake({job.queue for job in jobs if job.delay <= 0})
         return outcomes
 
     async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:
-        """See ``JobStoring``."""
         return await self._look(queue, job_records.find, ids)
 
     async def list_jobs(
         self, queue: str, status: JobStatus, *, limit: int, skip: int = 0
     ) -> Sequence[JobRecord]:
-        """See ``JobStoring``."""
         return await self._look(queue, job_records.list_by_status, status, limit, skip)
 
     async def count_jobs(self, queue: str) -> JobCounts:
-        """See ``JobStoring``."""
         return await self._look(queue, job_records.count)
 
     async def retry_job(self, queue: str, job_id: str) -> None:
-        """See ``JobStoring``."""
         await self._change(queue, partial(changes.retry, job_id=job_id))
 
     async def remove_job(self, queue: str, job_id: str) -> None:
-        """See ``JobStoring``."""
         await self._change(queue, partial(changes.remove, job_id=job_id))
 
+    async def cancel_job(self, queue: str, job_id: str, reason: str) -> bool:
+        return await self._change(queue, partial(changes.cancel, job_id=job_id, reason=reason))
+
     async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
-        """See ``JobStoring``."""
         await self._connected.write(
             partial(changes.set_progress, receipt=receipt, progress=progress)
         )
 
     async def pause_jobs(self, queue: str) -> None:
-        """See ``JobStoring``."""
         await self._change(queue, lambda session, found: session.pause(found, True))
 
     async def resume_jobs(self, queue: str) -> None:
-        """See ``JobStoring``."""
         await self._change(queue, lambda session, found: session.pause(found, False))
 
     async def delete_jobs(self, queue: str) -> None:
-        """See ``JobStoring``."""
         await self._change(queue, changes.delete_all)
 
     # -- recurring jobs ----------------------------------------------------------------------
 
     @property
     def fires_schedules(self) -> bool:
-        """See ``JobScheduling``."""
         return False
 
     async def put_schedule(self, queue: str, schedule: JobSchedule) -> None:
-        """See ``JobScheduling``."""
         await self._change(queue, partial(schedules.put, schedule=schedule))
 
     async def list_schedules(self, queue: str) -> Sequence[JobSchedule]:
-        """See ``JobScheduling``."""
         return await self._look(queue, schedules.list_all)
 
     async def remove_schedule(self, queue: str, key: str) -> bool:
-        """See ``JobScheduling``."""
         return await self._change(queue, partial(schedules.remove, key=key))
 
     async def fire_schedule(
         self, queue: str, schedule: JobSchedule, next_at: float, jobs: Sequence[Message]
     ) -> bool:
-        """See ``JobScheduling``."""
         fire = partial(schedules.fire, schedule=schedule, next_at=next_at, messages=jobs)
         return await self._change(queue, fire)
 
     # -- chains and groups -------------------------------------------------------------------
 
     async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
-        """See ``JobFlows``."""
         (outcome,) = await self._connected.submit(
             lambda session: changes.add_flow(session, session.jobs(queue), jobs)
         )
@@ -165,5 +151,4 @@ class SqliteJobs(BaseTransport):
         return outcome
 
     async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
-        """See ``JobFlows``."""
         return await self._look(queue, job_records.results, job_id)

@@ -17,11 +17,13 @@ import msgspec
 
 from matador.errors import MatadorError
 from matador.model import job as names
+from matador.model.job import KEEP_NONE
 from matador.model.message import Headers, Message, Once
 from matador.transports.kit.properties import headers_with_properties
 from matador.transports.kit.replies import REPLY_PREFIX
 from matador.transports.sqlite.database import (
     BLOCKED,
+    BRIEF_JOB,
     DELAYED,
     DONE,
     IN_FLIGHT,
@@ -63,9 +65,9 @@ _INSERT_JOBS = {
         "INSERT INTO messages (state, stored_at, job, queue, id, headers, body)",
         f"({READY}, ?1, {kind}, ?, ?, ?, ?)",
     )
-    for kind in (PLAIN_JOB, SPECIAL_JOB)
+    for kind in (PLAIN_JOB, SPECIAL_JOB, BRIEF_JOB)
 }
-_SPECIAL = frozenset((names.KEEP_COMPLETED, names.PARENT, names.CHILDREN, names.UNIQUE))
+_SPECIAL = frozenset((names.PARENT, names.CHILDREN, names.UNIQUE))
 _UNFINISHED = (
     f"SELECT 1 FROM messages WHERE queue = ? AND ordering_key = ? AND state <> {DONE} LIMIT 1"
 )
@@ -167,8 +169,12 @@ def limit_key(queue: SqliteQueue, headers: Headers) -> str | None:
 
 
 def _kind_of_job(queue: SqliteQueue, message: Message) -> int:
-    plain = queue.jobs == JOBS and _SPECIAL.isdisjoint(message.headers)
-    return PLAIN_JOB if plain else SPECIAL_JOB
+    if queue.jobs != JOBS or not _SPECIAL.isdisjoint(message.headers):
+        return SPECIAL_JOB
+    keep = message.headers.get(names.KEEP_COMPLETED)
+    if keep is None:
+        return PLAIN_JOB
+    return BRIEF_JOB if keep == KEEP_NONE.text else SPECIAL_JOB
 
 
 def encode_headers(message: Message) -> bytes | None:

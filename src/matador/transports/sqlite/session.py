@@ -53,9 +53,10 @@ class SqliteQueue:
     parked: bool = False
 
 
-def load_queues(connection: sqlite3.Connection) -> dict[str, SqliteQueue]:
-    """All queues by name."""
-    rows = connection.execute(f"SELECT {_COLUMNS}, jobs, paused, parked FROM queues")
+def load_queues(connection: sqlite3.Connection, name: str | None = None) -> dict[str, SqliteQueue]:
+    """All queues by name, or only the one with this name."""
+    only, values = ("", ()) if name is None else (" WHERE name = ?", (name,))
+    rows = connection.execute(f"SELECT {_COLUMNS}, jobs, paused, parked FROM queues{only}", values)
     return {
         name: SqliteQueue(
             id_,
@@ -168,9 +169,10 @@ class WriterSession:
         rows: list[tuple[None, str, bool, bool, int | None, int | None, int | None]] = []
         for queue in topology.queues:
             name, retention = topology.full_name(queue.name), _milliseconds(queue.retention)
-            rows.append((None, name, False, queue.priorities, None, None, retention))
-        for _, kind, name in topology.dead_letter_names():
-            settings = topology.dead_letters[kind]
+            ttl = _milliseconds(queue.message_ttl)
+            rows.append((None, name, False, queue.priorities, queue.max_length, ttl, retention))
+        for queue, kind, name in topology.dead_letter_names():
+            settings = topology.letters_of(queue)[kind]
             ttl = _milliseconds(settings.ttl)
             rows.append((None, name, True, False, settings.max_length, ttl, None))
         self.connection.executemany(_UPSERT, rows)

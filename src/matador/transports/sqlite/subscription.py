@@ -50,13 +50,11 @@ class SqliteSubscription(BaseSubscription):
         self._woken.wake()
 
     def set_limits(self, limits: JobLimits) -> None:
-        """See ``JobLimiting``."""
         self._limits = NO_LIMITS if limits == NO_LIMITS else limits
         self._woken.wake()
 
     @property
     def limited(self) -> bool:
-        """See ``JobLimiting``."""
         return self._limited
 
     @property
@@ -65,7 +63,6 @@ class SqliteSubscription(BaseSubscription):
         return self._limits.per_key is not None
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``."""
         while self._active:
             if self._claim is None:
                 self._woken.clear()
@@ -101,7 +98,6 @@ class SqliteSubscription(BaseSubscription):
         return claim(session, session.queue(self.queue), limit, self._lease, self._limits)
 
     async def close(self) -> None:
-        """See ``Subscription``."""
         if not self._active:
             return
         self._active = False
@@ -144,7 +140,6 @@ class SqliteReplies(SqliteSubscription):
     _left: Sequence[Delivery] = ()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``."""
         # A cancelled call may have claimed more than the next one asks for.
         found = self._left or await super().receive(limit)
         self._left = found[limit:]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sqlite3
 import time
 
+from matador.model.job import KEEP_AN_HOUR
 from matador.model.topology import dead_letter_name
 from matador.transports.sqlite.database import (
     DELAYED,
     DONE,
     IN_FLIGHT,
+    JOBS,
     NEVER,
     PARKED,
+    PLAIN_JOB,
     READY,
     log_size,
     waiting,
@@ -36,6 +39,12 @@ _FORGOTTEN = (
 _EXPIRED_JOBS = (
     "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages WHERE expires_at <= ? "
     f"AND expires_at IS NOT NULL AND state <> {IN_FLIGHT} LIMIT {_CHUNK}) RETURNING queue, id"
+)
+# Jobs that were told how long they are kept are not plain ones.
+_SURPLUS_JOBS = (
+    f"DELETE FROM messages WHERE seq IN (SELECT seq FROM messages WHERE queue = ? "
+    f"AND finished_at IS NOT NULL AND job = {PLAIN_JOB} ORDER BY finished_at DESC "
+    f"LIMIT {_CHUNK} OFFSET {KEEP_AN_HOUR.count})"
 )
 _ENDED_KEYS = (
     "DELETE FROM job_keys WHERE (queue, key) IN (SELECT queue, key FROM job_keys "
@@ -93,6 +102,13 @@ def sweep_jobs(session: WriterSession) -> int:
     # Completed jobs have no children any more. What failed ones have waited for goes with them.
     session.connection.executemany(_CHILDREN_OF, [(_SUFFIX, *row) for row in rows])
     return max(len(rows), execute(_ENDED_KEYS, (session.now,)).rowcount)
+
+
+def sweep_surplus(session: WriterSession, queue: SqliteQueue) -> int:
+    """Delete completed jobs beyond the number that is kept by default. Returns how many."""
+    if queue.jobs != JOBS:
+        return 0
+    return session.connection.execute(_SURPLUS_JOBS, (queue.id,)).rowcount
 
 
 def purge(session: WriterSession, queue: SqliteQueue) -> int:
@@ -155,7 +171,12 @@ def _bite(session: WriterSession) -> bool:
         session.keep_temporary()
         swept = sweep_jobs(session)
         for queue in session.queues.values():
-            swept = max(swept, sweep_expired(session, queue), sweep_forgotten(session, queue))
+            swept = max(
+                swept,
+                sweep_expired(session, queue),
+                sweep_forgotten(session, queue),
+                sweep_surplus(session, queue),
+            )
             take_in_strays(session, queue)
         if swept:
             session.clock.remember(session.connection)

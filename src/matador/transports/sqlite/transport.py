@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ from matador.transports.sqlite.errors import translate
 from matador.transports.sqlite.options import SqliteOptions, read_url
 from matador.transports.sqlite.provider import SqliteJobs
 from matador.transports.sqlite.routes import TemporaryQueue
-from matador.transports.sqlite.session import WriterSession
+from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.subscription import SqliteReplies, SqliteSubscription
 
 _LONGEST_ROW = 19  # digits of the largest row number
@@ -90,6 +91,7 @@ class SqliteTransport(SqliteJobs):
         self._options = options
         self._path = Path(path).absolute()
         self._lease = round(options.lease * 1000)
+        self._clock = clock
         self._machine = Machine(clock)
         self._connection: SqliteConnection | None = None
         self._subscriptions: set[SqliteSubscription] = set()
@@ -116,7 +118,6 @@ class SqliteTransport(SqliteJobs):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
         return Capabilities(
             delivery_modes=frozenset({"at-least-once", "at-most-once"}),
             delays=True,
@@ -159,7 +160,7 @@ class SqliteTransport(SqliteJobs):
                 raise
             raise failure from error
         except BaseException:
-            self._change_state(ConnectionState("disconnected"))
+            self._change_state(ConnectionState("disconnected", closed=True))
             raise
         self._connection = connection
         self._change_state(ConnectionState("connected"))
@@ -174,7 +175,7 @@ class SqliteTransport(SqliteJobs):
                 with contextlib.suppress(MatadorError):  # then it expires
                     await connection.write(lambda session: session.delete_queue(replies))
             await connection.close()
-        self._change_state(ConnectionState("disconnected"))
+        self._change_state(ConnectionState("disconnected", closed=True))
 
     @property
     def _connected(self) -> SqliteConnection:
@@ -191,7 +192,6 @@ class SqliteTransport(SqliteJobs):
         return [*ignored_arguments(topology), *notes]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``."""
         outcomes = await self._connected.writer.submit(send.store, messages)
         self._wake({message.queue for message in messages if message.delay <= 0})
         return outcomes
@@ -235,9 +235,19 @@ class SqliteTransport(SqliteJobs):
     # -- optional abilities ------------------------------------------------------------------
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
-        """See ``Leasing``."""
         return await self._connected.write(
             lambda session: claim.renew(session, receipts, self._lease)
+        )
+
+    def twin(self) -> SqliteTransport:
+        options = self._options
+        return SqliteTransport(
+            self._path,
+            synchronous=options.synchronous,
+            lease=options.lease,
+            busy_timeout=options.busy_timeout,
+            clock=self._clock,
+            name=options.name,
         )
 
     async def browse(
@@ -256,21 +266,34 @@ class SqliteTransport(SqliteJobs):
             left = None if left is None else left - len(page)
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        """See ``Browsing``."""
         rows = [_row(position) for position in positions]
         return await self._connected.write(
             lambda session: claim.take(session, session.queue(queue), rows, self._lease)
         )
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``."""
         return await self._connected.write(
             lambda session: sweep.purge(session, session.queue(queue))
         )
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``."""
         return await self._connected.read(queue, browse.depth)
+
+    async def depths(self, queues: Sequence[str]) -> Sequence[QueueDepth | None]:
+        def look(
+            connection: sqlite3.Connection, known: dict[str, SqliteQueue], now: int
+        ) -> list[QueueDepth | None]:
+            wanted = [known[name] for name in queues if name in known]
+            found = browse.depths(connection, wanted, now)
+            return [found[known[name].id] if name in known else None for name in queues]
+
+        return await self._connected.read_all(look)
+
+    async def paused(self, queues: Sequence[str]) -> Sequence[bool | None]:
+        """See ``MeasuringMany``."""
+        return await self._connected.read_all(
+            lambda _, known, __: [known[one].paused if one in known else None for one in queues]
+        )
 
     async def pause_queue(self, queue: str) -> None:
         """See ``QueuePausing``. A claim looks at the table of queues, which it has read anyway."""
@@ -289,19 +312,16 @@ class SqliteTransport(SqliteJobs):
         self._wake({queue})
 
     async def is_paused(self, queue: str) -> bool:
-        """See ``QueuePausing``."""
         return await self._connected.read(queue, browse.is_paused)
 
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[StoredMessage]:
-        """See ``Replaying``."""
         return await self._connected.read(queue, browse.read, _start(after), limit)
 
     async def split(
         self, queue: str, parts: int, *, after: str | None = None, until: str | None = None
     ) -> Sequence[str]:
-        """See ``Splitting``."""
         last = None if until is None else _row(until)
         ends = await self._connected.read(queue, browse.split, parts, _start(after), last)
         return [str(end) for end in ends]
@@ -331,11 +351,9 @@ class SqliteTransport(SqliteJobs):
         return [len(one) if isinstance(one, list) else one for one in outcomes]
 
     async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
-        """See ``Routing``."""
         await self._connected.write(lambda session: session.unbind(exchange, queue, pattern))
 
     async def delete_queue(self, queue: str) -> None:
-        """See ``Routing``."""
         await self._connected.write(lambda session: session.delete_queue(queue))
         self._wake({queue})
 
@@ -349,14 +367,12 @@ class SqliteTransport(SqliteJobs):
         return self._replies
 
     async def replies(self) -> SqliteSubscription:
-        """See ``Replying``."""
         return await self._subscribe(SqliteReplies, await self.reply_address())
 
     # -- for `matador doctor` ----------------------------------------------------------------
 
     @property
     def missing_storage(self) -> str | None:
-        """See ``LocalStorage``."""
         return None if self._path.exists() else str(self._path)
 
     def examine_storage(self) -> Sequence[Finding]:

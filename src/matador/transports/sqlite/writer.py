@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,12 +43,14 @@ class Writer:
     """
 
     def __init__(self, open_session: Callable[[], WriterSession], name: str) -> None:
-        self._open_session = open_session
+        self._open_session: Callable[[], WriterSession] | None = open_session
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_WriteJob | None] = queue.SimpleQueue()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.at_work = threading.Lock()  # held while the thread uses SQLite
+        _writers.add(self)
 
     async def start(self) -> None:
         """Open the database.
@@ -78,8 +82,12 @@ class Writer:
     # -- the writer's thread -----------------------------------------------------------------
 
     def _run(self) -> None:
+        open_session, self._open_session = self._open_session, None
+        assert open_session is not None
         try:
-            session = self._open_session()
+            with self.at_work:
+                session = open_session()
+            del open_session  # it knows the connection, which ends this thread when it is collected
         except BaseException as error:  # noqa: BLE001 - raised again by start()
             self._tell(_finish, self._opened, error)
             return
@@ -89,12 +97,14 @@ class Writer:
         while not stopping:
             jobs, stopping = self._pending(caretaker.patience(session))
             if jobs:
-                _carry_out(session, jobs)
+                with self.at_work:
+                    _carry_out(session, jobs)
                 self._tell(_resolve, jobs)
                 caretaker.worked()
             if not stopping:
-                _look_after(caretaker, session)
-        with _logged(session, "could not close the file cleanly"):
+                with self.at_work:
+                    _look_after(caretaker, session)
+        with self.at_work, _logged(session, "could not close the file cleanly"):
             session.close()
         self._tell(_finish, self._ended)
 
@@ -115,6 +125,25 @@ class Writer:
         except RuntimeError:
             # The loop was closed without a disconnect: nobody is waiting.
             logger.debug("the event loop is closed", exc_info=True)
+
+
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+_paused: list[Writer] = []
+_LONGEST_PAUSE = 5.0  # seconds
+
+
+def _pause_all() -> None:
+    """Before a fork: let transactions end. SQLite would never give up their locks in the child."""
+    _paused[:] = [one for one in list(_writers) if one.at_work.acquire(timeout=_LONGEST_PAUSE)]
+
+
+def _resume_all() -> None:
+    for one in _paused:
+        one.at_work.release()
+    _paused.clear()
+
+
+os.register_at_fork(before=_pause_all, after_in_parent=_resume_all, after_in_child=_resume_all)
 
 
 def _carry_out(session: WriterSession, jobs: Sequence[_WriteJob]) -> None:

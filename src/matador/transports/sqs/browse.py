@@ -8,6 +8,7 @@ letters are received and held here: others see them again when we disconnect, or
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 
@@ -90,7 +91,7 @@ class DeadLetterShelf:
             found = await self._queues.find(queue)
             polls = [found.receive(10, wait=0, lease=lease) for _ in range(_AT_ONCE)]
             received = [
-                Hold(queue, one, lease, fifo=found.fifo)
+                Hold(queue, one, lease, fifo=found.fifo, at=time.monotonic())
                 for messages in await asyncio.gather(*polls)
                 for one in messages
             ]
@@ -114,4 +115,5 @@ def _stored(hold: Hold) -> StoredMessage:
         stored_at=datetime.fromtimestamp(hold.sent, UTC) if hold.sent else None,
         priority=message.priority,
         ordering_key=message.ordering_key,
+        properties=message.properties,
     )

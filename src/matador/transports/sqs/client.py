@@ -14,7 +14,6 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
 from matador.errors import NotConnectedError, TimeoutError
-from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
 from matador.transports.kit.backoff import Backoff
 from matador.transports.sqs.errors import has_answered, is_gone, is_throttled, translate
@@ -23,7 +22,6 @@ from matador.transports.supervisor import ConnectionSupervisor
 
 Answer: TypeAlias = dict[str, Any]
 
-_BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
 _SHORT_OUTAGE = 1.0
 _THROTTLED_TRIES = 4
 _CONNECTIONS = 256  # each long poll occupies one
@@ -51,7 +49,7 @@ class SqsClient:
         self._context: Any = None
         self._client: Any = None
         self._supervisor: ConnectionSupervisor[_Session] = ConnectionSupervisor(
-            self._open, self._wait_lost, self._restored, backoff=_BACKOFF, on_state=on_state
+            self._open, self._wait_lost, self._restored, backoff=address.backoff, on_state=on_state
         )
 
     @property
@@ -89,11 +87,9 @@ class SqsClient:
         try:
             return self._supervisor.connection
         except NotConnectedError:
-            status = self._supervisor.state.status
-            if status != "reconnecting":
-                raise NotConnectedError(
-                    f"not connected to {self.where}"
-                ) from self._supervisor.state.error
+            state = self._supervisor.state
+            if state.status != "reconnecting":
+                raise state.refusal(f"not connected to {self.where}") from state.error
         try:
             return await self._supervisor.wait_connected(_SHORT_OUTAGE)
         except TimeoutError:
@@ -125,6 +121,7 @@ class SqsClient:
 
     async def _make_client(self) -> None:
         address = self._address
+        plain = (address.endpoint or "").startswith("http://")
         config = AioConfig(
             connect_timeout=address.timeout,
             read_timeout=address.wait + address.timeout,
@@ -133,7 +130,12 @@ class SqsClient:
         )
         try:
             self._context = self._aws.create_client(
-                "sqs", region_name=address.region, endpoint_url=address.endpoint, config=config
+                "sqs",
+                region_name=address.region,
+                endpoint_url=address.endpoint,
+                config=config,
+                # Without TLS, do not load certificates: it takes longer than all the rest.
+                verify=False if plain else None,
             )
             self._client = await self._context.__aenter__()
         except Exception as error:

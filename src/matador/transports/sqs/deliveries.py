@@ -31,7 +31,10 @@ class Hold:
         *("id", "queue", "received", "remaining", "sent", "settled", "stored", "until"),
     )
 
-    def __init__(self, queue: str, found: Mapping[str, Any], lease: float, *, fifo: bool) -> None:
+    def __init__(
+        self, queue: str, found: Mapping[str, Any], lease: float, *, fifo: bool, at: float
+    ) -> None:
+        """``at``: when SQS handed it out at the latest, by the monotonic clock."""
         system: Mapping[str, Any] = found.get("Attributes") or {}
         self.queue = queue
         self.id = str(found.get("MessageId", ""))
@@ -52,7 +55,7 @@ class Hold:
         self.settled = False
         self.stored = False
         self.until = 0.0
-        self.renewed(lease, time.monotonic())
+        self.renewed(lease, at)
 
     def _look_at_delay(self, system: Mapping[str, Any]) -> None:
         """Times of SQS itself: no clock of ours can make a message early."""
@@ -94,7 +97,9 @@ class Hold:
         found = self.content
         count = max(1, self.count - released)
         receipt = Receipt(self.queue, self, count, count > 1, found.priority, found.ordering_key)
-        return Delivery(found.body, found.headers, receipt, found.problem, found.properties)
+        return Delivery(
+            found.body, found.headers, receipt, found.problem, found.properties, found.id
+        )
 
 
 def lined_up(holds: Iterable[Hold]) -> list[Hold]:

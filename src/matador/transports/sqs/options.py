@@ -6,13 +6,21 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 from urllib.parse import urlsplit
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds
 from matador.transports.credentials import split_url
-from matador.transports.kit.options import Options, duration, flag, read_options, text, whole
+from matador.transports.kit.options import (
+    Reconnecting,
+    ReconnectOptions,
+    duration,
+    flag,
+    read_options,
+    text,
+    whole,
+)
 
 _FORM = "sqs://eu-west-1?endpoint=http://localhost:9324"
 _REGION = re.compile(r"[a-z]{2,}(-[a-z0-9]+)*")
@@ -24,7 +32,7 @@ _CREDENTIALS = (
 )
 
 
-class SqsOptions(TypedDict, total=False):
+class SqsOptions(ReconnectOptions, total=False):
     """The options as keywords; each can be given in the address, too."""
 
     name: str
@@ -39,7 +47,7 @@ class SqsOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqsAddress(Options):
+class SqsAddress(Reconnecting):
     """An SQS address with its options; see ``SqsTransport``. There is no secret in it."""
 
     kind = "SQS"

@@ -100,15 +100,12 @@ class SqsQueues:
             QueueNotFoundError: a queue is missing, and the option ``create`` is off.
             ConfigurationError: a name that is too long for SQS.
         """
-        kept = {"MessageRetentionPeriod": str(_LONGEST_KEPT)}
         made: dict[str, Parameters] = {}
-        for _, kind, name in topology.dead_letter_names():
-            ttl = topology.dead_letters[kind].ttl
-            fits = ttl is not None and _SHORTEST_KEPT <= ttl <= _LONGEST_KEPT
-            made[name] = {"MessageRetentionPeriod": str(math.ceil(ttl))} if ttl and fits else kept
+        for queue, kind, name in topology.dead_letter_names():
+            made[name] = _kept_for(topology.letters_of(queue)[kind].ttl)
         for queue in topology.queues:
             name = topology.full_name(queue.name)
-            made[name] = kept
+            made[name] = _kept_for(queue.message_ttl)
             kinds = topology.kinds_of(queue)
             if "dlq" in kinds or "undeliverable" in kinds:
                 kind = "dlq" if "dlq" in kinds else "undeliverable"
@@ -122,6 +119,23 @@ class SqsQueues:
         return [*_notes(topology, names)]
 
 
+def _kept_for(ttl: float | None) -> Parameters:
+    """How long a queue keeps its messages: as long as it can, if SQS does not have that time."""
+    fits = ttl is not None and _SHORTEST_KEPT <= ttl <= _LONGEST_KEPT
+    return {"MessageRetentionPeriod": str(math.ceil(ttl) if ttl and fits else _LONGEST_KEPT)}
+
+
+def _limit_notes(
+    name: str, what: str, max_length: int | None, ttl: float | None
+) -> Iterator[TopologyNote]:
+    if max_length is not None:
+        yield TopologyNote(name, "SQS has no length limit: max_length is ignored")
+    if ttl is not None and not _SHORTEST_KEPT <= ttl <= _LONGEST_KEPT:
+        yield TopologyNote(
+            name, f"SQS keeps {what} for 60 s to 14 days: this ttl is ignored, it is 14 days"
+        )
+
+
 def _notes(topology: Topology, names: Mapping[str, str]) -> Iterator[TopologyNote]:
     for queue in topology.queues:
         name = topology.full_name(queue.name)
@@ -131,12 +145,7 @@ def _notes(topology: Topology, names: Mapping[str, str]) -> Iterator[TopologyNot
             yield TopologyNote(name, "SQS has no priorities: they are ignored")
         if queue.retention is not None:
             yield TopologyNote(name, "SQS keeps no completed messages: there is no retention")
-    for _, kind, name in topology.dead_letter_names():
-        letters = topology.dead_letters[kind]
-        if letters.max_length is not None:
-            yield TopologyNote(name, "SQS has no length limit: max_length is ignored")
-        if letters.ttl is not None and not _SHORTEST_KEPT <= letters.ttl <= _LONGEST_KEPT:
-            yield TopologyNote(
-                name,
-                "SQS keeps dead letters for 60 s to 14 days: this ttl is ignored, it is 14 days",
-            )
+        yield from _limit_notes(name, "messages", queue.max_length, queue.message_ttl)
+    for queue, kind, name in topology.dead_letter_names():
+        letters = topology.letters_of(queue)[kind]
+        yield from _limit_notes(name, "dead letters", letters.max_length, letters.ttl)

@@ -116,8 +116,11 @@ class SqsSubscription(BaseSubscription):
                 await self._failed(queue, outcome)
 
     async def _receive(self, queue: SqsQueue, limit: int, wait: int) -> list[Hold]:
+        asked = time.monotonic()
         found = await queue.receive(limit, wait=wait, lease=self._lease)
-        holds = [Hold(self.queue, one, self._lease, fifo=queue.fifo) for one in found]
+        # A blocked event loop sees the answer late: SQS handed the messages out before.
+        at = min(time.monotonic(), asked + wait)
+        holds = [Hold(self.queue, one, self._lease, fifo=queue.fifo, at=at) for one in found]
         for hold in holds:
             hold.follow = self._follow
         return holds

@@ -70,6 +70,7 @@ class SqsTransport(BaseTransport):
     def __init__(self, url: str, **options: Unpack[SqsOptions]) -> None:
         address = read_sqs_address(url, options)
         super().__init__(address.name)
+        self._url, self._given = url, options
         self._address = address
         self._client = SqsClient(address, self._change_state)
         self._queues = SqsQueues(self._client, address)
@@ -98,7 +99,6 @@ class SqsTransport(BaseTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
         return self._capabilities
 
     async def _open(self) -> None:
@@ -120,7 +120,6 @@ class SqsTransport(BaseTransport):
         return [*ignored_arguments(topology), *ignored_exchanges(topology), *notes]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``."""
         await self._client.require()
         return await self._settler.send(messages)
 
@@ -142,7 +141,6 @@ class SqsTransport(BaseTransport):
         return subscription
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``."""
         await self._client.require()
         return await self._settler.settle(settlements)
 
@@ -152,6 +150,10 @@ class SqsTransport(BaseTransport):
         """See ``Leasing``. SQS ends a lease after 12 hours, renewed or not."""
         await self._client.require()
         return await self._settler.renew(receipts)
+
+    def twin(self) -> SqsTransport:
+        """See ``Twinning``. SQS accepts a receipt handle over any connection."""
+        return SqsTransport(self._url, **self._given)
 
     browses_dead_letters = True
     browses_by_taking = True
@@ -166,7 +168,6 @@ class SqsTransport(BaseTransport):
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        """See ``Browsing``."""
         await self._client.require()
         return await self._shelf.take(queue, positions)
 
@@ -196,7 +197,6 @@ class SqsTransport(BaseTransport):
         return Topology("jobs", queues=[WorkQueue(queue, exact=True)], dead_letters=dead_letters)
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``."""
         await self._client.require()
         return [Finding("server", f"{self._address.where} answers")]
 
