@@ -46,8 +46,7 @@ from matador.spark.replay.selection import Choice, moment
 from matador.spark.report import Report
 from matador.spark.report.findings import find
 from matador.spark.runtime.arrow import Table
-from matador.spark.runtime.compat import analyse
-from matador.spark.tables.convert import ConvertResult, convert
+from matador.spark.runtime.compat import analyze
 from matador.spark.tables.delta import DeltaTable
 from matador.spark.tables.ingest import (
     BYTES,
@@ -208,7 +207,6 @@ class Lake(LakeTables):
             ConfigurationError: the time has no time zone.
         """
         cutoff = cutoff_of(older_than)
-        self.layout.check()
         if dry_run:
             old = {name: count_old(self.spark, self.layout.table(name), cutoff) for name in TABLES}
             return ExpireResult(**old)
@@ -227,26 +225,16 @@ class Lake(LakeTables):
             ConfigurationError: ``keep`` is shorter than an hour.
         """
         hours = kept_hours(keep)
-        self.layout.check()
         self.refresh()  # it counts files that may be deleted here
         return VacuumResult(sum(one.open().vacuum(hours) for one in self._delta_tables()))
-
-    def convert(self) -> ConvertResult:
-        """Convert a lake of the first layout, which had a folder for each batch, to Delta tables.
-
-        If it is interrupted, call it again. Volume, health and triage are counted again from the
-        rows that are there: they no longer include rows that have expired.
-        """
-        result = convert(self.spark, self.layout)
-        self.refresh()
-        return result
 
     def publish(self) -> dict[str, int]:
         """Bring the typed tables up to date: one for each event of the schema, for any engine.
 
         That of ``order.placed`` is in ``typed/order_placed``, with the payload in the columns
-        ``data`` and ``before``. Returns the number of rows added to each. Several processes may
-        call it at the same time.
+        ``data`` and ``before``. Returns the number of rows added to each; rows of days that
+        another program has changed in ``events`` are added again. Several processes may call it at
+        the same time.
 
         Raises:
             ConfigurationError: the lake has no schema, or two events have the same table name.
@@ -445,7 +433,6 @@ class Lake(LakeTables):
 
         Reading them through this class does so too, and ``ingest`` does it at the end.
         """
-        self.layout.check()
         return Aggregates(self.layout, lambda: self.spark).update()
 
     def sql(self, query: str, *, unrestricted: bool = False) -> DataFrame:
@@ -472,7 +459,7 @@ class Lake(LakeTables):
             for name, frame in views.items():
                 if name.lower() in asked:  # some of them take a while to bring up to date
                     frame().createOrReplaceTempView(name)
-            return analyse(self.spark.sql(query))
+            return analyze(self.spark.sql(query))
 
     def _views(self) -> dict[str, Callable[[], DataFrame]]:
         events = () if self.schema is None else self.schema.events
@@ -491,7 +478,6 @@ class Lake(LakeTables):
 
     def _delta_tables(self) -> list[DeltaTable]:
         """All tables of the lake that exist."""
-        self.layout.check()
         found = Aggregates(self.layout, lambda: self.spark)
         every = [
             *(self.layout.table(name) for name in TABLES),

@@ -166,7 +166,7 @@ class ObjectStorage:
 
     @contextlib.contextmanager
     def _errors(self, name: str) -> Generator[None]:
-        """Say where it happened, in one line, without colours and secrets."""
+        """Say where it happened, in one line, without colors and secrets."""
         try:
             yield
         except FileNotFoundError as error:
@@ -178,7 +178,7 @@ class ObjectStorage:
 
 
 def store_error(error: BaseException, options: StorageOptions, where: str) -> ObjectStoreError:
-    """What a store has answered, in one line, without colours and without secrets."""
+    """What a store has answered, in one line, without colors and without secrets."""
     said: list[str] = []
     for line in _COLOURS.sub("", str(error)).splitlines():
         if (reason := _REASON.search(line)) is not None:  # the rest of the XML does not help

@@ -87,7 +87,6 @@ class FewMessageStates:
         self._states = [*_states(events, deliveries)]
 
     def counts(self, most: int) -> list[dict[str, Any]]:
-        """See ``MessageStates``."""
         found: dict[tuple[str, ...], Counter[str]] = {}
         for one in self._states:
             counted = found.setdefault(one.place, Counter())
@@ -104,7 +103,6 @@ class FewMessageStates:
         ]
 
     def odd(self, most_of_a_kind: int, most: int) -> list[dict[str, Any]]:
-        """See ``MessageStates``."""
         seen: Counter[tuple[str, ...]] = Counter()
         chosen: list[tuple[str, int, str, tuple[str, ...]]] = []
         for one in sorted(self._states, key=lambda one: (one.at, one.id)):

@@ -19,7 +19,6 @@ class ManyMessageStates:
         self._states = _states(events, deliveries)
 
     def counts(self, most: int) -> list[dict[str, Any]]:
-        """See ``MessageStates``."""
         state = F.col("state")
         is_sent = state != "not_sent"
         ends = ("handled", "dead_lettered", "discarded", "waiting")
@@ -41,7 +40,6 @@ class ManyMessageStates:
         return [row.asDict() for row in rows]
 
     def odd(self, most_of_a_kind: int, most: int) -> list[dict[str, Any]]:
-        """See ``MessageStates``."""
         problem = (
             F.when(F.col("state") == "not_sent", "not-sent")
             .when(F.col("twice"), "handled-twice")

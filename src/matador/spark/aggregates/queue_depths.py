@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from matador.errors import ConfigurationError, QueueNotFoundError, UnsupportedError
+from matador.errors import ConfigurationError, UnsupportedError
 from matador.events.app import Matador, SyncMatador
-from matador.runtime.few_at_once import few_at_once
+from matador.runtime.few_at_once import depths_of as counted
 from matador.transports.base import Measuring
 
 T = TypeVar("T")
@@ -21,15 +21,9 @@ async def queue_depths(app: Matador) -> dict[str, int]:
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         raise UnsupportedError(f"{transport.name} does not report how many messages wait")
 
-    async def total(name: str) -> int | None:
-        try:
-            return (await transport.depth(name)).total
-        except QueueNotFoundError:
-            return None
-
     names = [app.topology.full_name(queue.name) for queue in app.topology.queues]
-    totals = await few_at_once(total, names)
-    return {name: number for name, number in zip(names, totals, strict=True) if number is not None}
+    depths = zip(names, await counted(transport, names), strict=True)
+    return {name: depth.total for name, depth in depths if depth is not None}
 
 
 def depths_of(app: Matador | SyncMatador) -> dict[str, int]:
@@ -49,7 +43,7 @@ def depths_of(app: Matador | SyncMatador) -> dict[str, int]:
 def connected(app: Matador | SyncMatador, ask: Callable[[Matador], Coroutine[Any, Any, T]]) -> T:
     """Run ``ask`` in the loop of an ``app.sync()``, or with a connection of its own."""
     if isinstance(app, SyncMatador):
-        return app.wait(ask(app.app))
+        return app.wait(ask)
     producer = app.producer()
 
     async def run() -> T:

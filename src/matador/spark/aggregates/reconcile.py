@@ -24,8 +24,9 @@ from matador.spark.aggregates.message_states import (
     MessageStates,
 )
 from matador.spark.aggregates.message_states_spark import ManyMessageStates
-from matador.spark.runtime.arrow import Table, pa, parquet
+from matador.spark.runtime.arrow import Table, pa
 from matador.spark.tables.delta import DataFile, DeltaTable
+from matador.spark.tables.parquet_writer import stored_rows
 from matador.spark.tables.reader import LakeTables, read_files
 
 Problem: TypeAlias = Literal["waiting", "not-sent", "handled-twice"]
@@ -130,7 +131,6 @@ def reconcile(
 
 def states_in(lake: LakeTables, *, few_rows: int = _FEW_ROWS) -> MessageStates:
     """The states of all messages of a lake. A small lake needs no Spark."""
-    lake.layout.check()
     tables = [lake.layout.table(name) for name in ("events", "deliveries")]
     files = [_files(one) for one in tables]
     every = [file for some in files for file in some]
@@ -151,10 +151,11 @@ def _files(table: DeltaTable) -> list[DataFile]:
 
 
 def _rows(table: DeltaTable, files: Sequence[DataFile], columns: Sequence[str]) -> Table:
-    found = [table.columns.empty_table().select(list(columns))]
+    schema = pa.schema([table.columns.field(name) for name in columns])
+    found = [schema.empty_table()]
     for file in files:
         with table.storage.reader(file.path) as source:
-            found.append(parquet.ParquetFile(source).read(columns=list(columns)))
+            found.extend(stored_rows(source, schema))
     return pa.concat_tables(found)
 
 

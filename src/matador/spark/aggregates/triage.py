@@ -103,6 +103,13 @@ def merge_groups(before: Table, groups: Sequence[Table]) -> Table:
     return _as_table(_merged(rows))
 
 
+def replaced_groups(before: Table, groups: Table) -> Table:
+    """The groups of all dead letters, counted again; new are those that the table does not have."""
+    known = set(before.column("signature").to_pylist())
+    rows = groups.to_pylist()
+    return _as_table([{**row, "new": row["signature"] not in known} for row in rows])
+
+
 def _merged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for row in rows:

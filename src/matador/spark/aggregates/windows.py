@@ -9,7 +9,7 @@ percent off. It is a map of bucket numbers to counts, which any engine can read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -32,6 +32,7 @@ KEY: Final = [*WHO, "window_start"]
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _MICROS = 1_000_000
+_DAY = 86_400 * _MICROS
 _SMALLEST = 0.001  # milliseconds; the first bucket has everything below
 _LARGEST = 1e18
 _WIDTH = float(np.log(1.02))
@@ -115,6 +116,19 @@ class Counts(msgspec.Struct, frozen=True):
     sent: Any
     attempts: Any
     times: Any
+
+    def days(self) -> list[int]:
+        """The days that have counts, as numbers since 1970."""
+        every = [days_of(one) for one in (self.sent, self.attempts)]
+        return np.unique(np.concatenate(every)).tolist()
+
+    def of_days(self, days: Collection[int], *, inside: bool = True) -> Counts:
+        """The counts of some days only, or of all others."""
+
+        def chosen(rows: Table) -> Table:
+            return rows.filter(pa.array(np.isin(days_of(rows), [*days]) == inside))
+
+        return Counts(chosen(self.sent), chosen(self.attempts), chosen(self.times))
 
     def __add__(self, other: Counts) -> Counts:
         return add_up([self, other])
@@ -205,6 +219,11 @@ def count_deliveries(rows: Table, length: int = WINDOW) -> Counts:
         _summed(counted, _ATTEMPT_COUNTS, KEY),
         _summed(each, _TIME_COUNTS, [*KEY, "what", "bucket"]),
     )
+
+
+def days_of(rows: Table) -> npt.NDArray[np.int64]:
+    """The day of the window of each row, as a number since 1970."""
+    return rows.column("window_start").cast(pa.int64()).to_numpy() // _DAY
 
 
 def in_windows(times: Any, length: int) -> Any:

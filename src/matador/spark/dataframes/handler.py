@@ -1,37 +1,42 @@
-"""Handles one batch of a DataFrame subscriber: retried and dead-lettered like a message.
+"""Handles the batches of a DataFrame subscriber: each one goes through the pipeline of messages.
 
-The retry policy is that of messages, and gets the same facts: attempts, deliveries, whether the
-batch was started before, the error.
+A batch is admitted, run, retried and dead-lettered like a message. What differs is here: its state
+is kept in a store, a retry waits in place, and a dead batch is buried in a table.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import random
 import threading
-import time
+from asyncio.events import _set_running_loop  # pyright: ignore[reportPrivateUsage]
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from matador.errors import MatadorError
-from matador.model.envelope import Docket, Envelope
-from matador.model.message import Receipt
-from matador.model.text import loggable
-from matador.policy.admission import refuse
-from matador.policy.retry import Decision, RetryContext, RetryLater, SendToDeadLetters
+from matador.model.message import DeadLetter, Delivery, Message, Receipt, Retry
+from matador.model.text import error_text
+from matador.model.topology import DeadLetterKind
+from matador.policy.retry import RetryLater, RetryPolicy
+from matador.runtime.calls import Calls
+from matador.runtime.facts import Attempt, Received, moment
+from matador.runtime.hooks import Hooks, HookSet
+from matador.runtime.interruption import Interruption
+from matador.runtime.metrics import Counters
+from matador.runtime.pipeline import Pipeline
+from matador.runtime.threads import Threads
+from matador.runtime.way import Failure, Refusal, RefusalKind, Route, Scope, WayIn, Work
 from matador.spark.dataframes.store import BatchState, BatchStore
 from matador.spark.dataframes.subscriber import Batch, BatchResult, DataFrameSubscriber
 from matador.spark.runtime.connect import is_connect
 from matador.spark.runtime.payload_columns import with_payload
+from matador.transports.clock import SystemClock
 
 log = logging.getLogger("matador.spark")
 
 Report = Callable[[BatchResult], None]
-
-_LONGEST_ERROR = 4000
 
 
 class Stopping(Exception):
@@ -92,78 +97,120 @@ class BatchHandler:
             delivery_count=deliveries,
             redelivered=before.running,
         )
-        max_deliveries = self.subscriber.retry.max_deliveries
-        refusal = refuse(receipt, self.subscriber.subscriber, max_deliveries)
         while True:
             save(batch_id, BatchState(deliveries, attempt, running=True))
             attempt += 1
-            batch = Batch(batch_id, attempt, receipt.redelivered, rows)
-            result, decision = self._attempt(events, batch, receipt, refusal)
-            if isinstance(decision, SendToDeadLetters):
+            way = BatchWay(self.subscriber, events, Batch(batch_id, attempt, before.running, rows))
+            delivery = Delivery(b"", {}, receipt, id=f"{self.subscriber.name}/{batch_id}")
+            outcome = asyncio.run(_pipeline(way).process(delivery))
+            if way.stopped is not None:
+                raise way.stopped
+            assert outcome.attempt is not None, "the pipeline tells of every attempt"
+            result = _result(self.subscriber, way.batch, outcome.attempt)
+            _log_result(result)
+            if isinstance(outcome.settlement, DeadLetter):
                 self.store.bury(events, result, datetime.now(UTC))
-            again = isinstance(decision, RetryLater)
-            ended = None if again else result.outcome
+            again = outcome.settlement if isinstance(outcome.settlement, Retry) else None
+            ended = result.outcome if again is None else None
             save(batch_id, BatchState(deliveries, attempt, outcome=ended))
             self._report(result)
-            if not again:
+            if again is None:
                 return result.outcome
-            if self._stop.wait(decision.delay):
+            if self._stop.wait(again.message.delay):
                 raise Stopping
 
-    def _attempt(
-        self, events: DataFrame, batch: Batch, receipt: Receipt, refusal: MatadorError | None
-    ) -> tuple[BatchResult, Decision | None]:
-        started_at, started = datetime.now(UTC), time.perf_counter()
-        error: BaseException | None = refusal
-        if refusal is None:
-            try:
-                self.subscriber.run(with_payload(events, self.subscriber.event), batch)
-            except BaseException as raised:
-                # The policy decides about every error; sys.exit() here would leave Java waiting.
-                if is_stopped(events):
-                    raise
-                error = raised
-        duration_ms = (time.perf_counter() - started) * 1000
-        decision = None if error is None else self._decide(batch, receipt, error, refusal)
-        result = BatchResult(
-            subscriber=self.subscriber.name,
-            event_key=self.subscriber.event.key,
-            batch_id=batch.id,
-            attempt=batch.attempt,
-            outcome="success" if decision is None else decision.outcome,
-            rows=batch.rows,
-            started_at=started_at,
-            duration_ms=duration_ms,
-            error_type=None if error is None else type(error).__name__,
-            error=None if error is None else str(error)[:_LONGEST_ERROR],
-            reason=None if decision is None else decision.reason,
-        )
-        _say(result, error if error is not refusal else None)
-        return result, decision
 
-    def _decide(
-        self, batch: Batch, receipt: Receipt, error: BaseException, refusal: MatadorError | None
-    ) -> Decision:
-        if refusal is not None:
-            return SendToDeadLetters("undeliverable", str(refusal))
-        subscriber = self.subscriber.subscriber
-        docket = Docket(
-            event_key=self.subscriber.event.key,
-            target_subscriber=subscriber.name,
-            created_at=datetime.now(UTC),
-            attempts=batch.attempt,
-            importance=subscriber.importance,
+class _Facts(Hooks):
+    """Has the pipeline make the fact of each attempt, which becomes a ``BatchResult``."""
+
+    def on_attempted(self, batch: Any) -> None: ...
+
+
+def _pipeline(way: BatchWay) -> Pipeline:
+    calls = Calls(Threads(1), Interruption())
+    hooks = HookSet([_Facts()])
+    return Pipeline(way, calls, hooks=hooks, counters=Counters(), clock=SystemClock())
+
+
+class BatchWay(WayIn):
+    """One batch of a DataFrame subscriber as a way in.
+
+    ``stopped``: the error of a batch whose Spark application is gone: it says nothing about it.
+    """
+
+    def __init__(self, subscriber: DataFrameSubscriber, events: DataFrame, batch: Batch) -> None:
+        self.batch = batch
+        self.stopped: BaseException | None = None
+        self._subscriber = subscriber
+        self._events = events
+        self._route = Route(handler=subscriber.name, idempotent=subscriber.subscriber.idempotent)
+
+    def read(self, delivery: Delivery) -> Work | Refusal:
+        return Work(delivery, self._route, delivery.id, self.batch.attempt)
+
+    async def call(self, work: Work, scope: Scope | None) -> None:
+        # On the thread that Spark has called: sessions belong to it, and nothing else runs here.
+        # So the function may block: it may use ``app.sync()``, or run an event loop of its own.
+        loop = asyncio.get_running_loop()
+        _set_running_loop(None)
+        try:
+            self._subscriber.run(with_payload(self._events, self._subscriber.event), self.batch)
+        except BaseException as error:
+            if is_stopped(self._events):
+                self.stopped = error
+            elif isinstance(error, Exception):
+                raise
+            else:  # the policy decides about every error; sys.exit() would leave Java waiting
+                raise _Ended(str(error)) from error
+        finally:
+            _set_running_loop(loop)
+
+    def policy(self, work: Work) -> RetryPolicy:
+        return self._subscriber.retry
+
+    def successor(self, work: Work, failure: Failure) -> Message:
+        decision = failure.decision
+        delay = decision.delay if isinstance(decision, RetryLater) else 0.0
+        return Message(work.id, self._subscriber.name, b"", delay=delay)
+
+    def fact(self, work: Work) -> Received:
+        return self.unread(work.delivery)
+
+    def unread(self, delivery: Delivery) -> Received:
+        subscriber = self._subscriber
+        key, now = subscriber.event.key, SystemClock().time()
+        return Received(
+            "event", delivery.id, key, subscriber.name, "spark", delivery, self.batch.attempt, now
         )
-        envelope: Envelope[Any] = Envelope(f"{subscriber.name}/{batch.id}", None, docket)
-        return self.subscriber.retry.decide(
-            RetryContext(
-                envelope=envelope,
-                error=error,
-                subscriber=subscriber,
-                receipt=receipt,
-                random=random.random(),
-            )
-        )
+
+    def label(self, work: Work) -> str:
+        return f"{self._subscriber.name}: batch {self.batch.id}, {self.batch.rows} rows,"
+
+    def dead_letters(self, queue: str, kind: RefusalKind) -> DeadLetterKind | None:
+        return "undeliverable"
+
+
+class _Ended(Exception):
+    """A subscriber raised something that would end the process; that is its cause."""
+
+
+def _result(subscriber: DataFrameSubscriber, batch: Batch, attempt: Attempt) -> BatchResult:
+    error = attempt.error
+    if isinstance(error, _Ended):
+        error = error.__cause__
+    return BatchResult(
+        subscriber=subscriber.name,
+        event_key=subscriber.event.key,
+        batch_id=batch.id,
+        attempt=batch.attempt,
+        outcome=attempt.outcome,
+        rows=batch.rows,
+        started_at=moment(attempt.started_at) or datetime.now(UTC),
+        duration_ms=attempt.duration_ms,
+        error_type=None if error is None else type(error).__name__,
+        error=None if error is None else error_text(error),
+        reason=attempt.reason,
+    )
 
 
 def _keep_nothing(batch_id: int, state: BatchState) -> None:
@@ -181,18 +228,7 @@ def is_stopped(frame: DataFrame) -> bool:
         return True
 
 
-def _say(result: BatchResult, error: BaseException | None) -> None:
-    what = f"{result.subscriber}: batch {result.batch_id}, {result.rows} rows"
+def _log_result(result: BatchResult) -> None:
     if result.outcome == "success":
+        what = f"{result.subscriber}: batch {result.batch_id}, {result.rows} rows"
         log.info("%s: done in %.1f s", what, result.duration_ms / 1000)
-    else:
-        log.error(
-            "%s: attempt %d failed (%s: %s): %s, %s",
-            what,
-            result.attempt,
-            result.error_type,
-            result.error,
-            result.outcome,
-            result.reason,
-            exc_info=loggable(error),
-        )

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from matador.errors import ConfigurationError
 from matador.model.envelope import Importance
 from matador.model.event import EventType, event_type_of
+from matador.model.signature import HandlerContext
 from matador.model.subscriber import Subscriber, subscriber
 from matador.policy.retry import Outcome, RetryPolicy, StandardRetryPolicy
 
@@ -23,7 +24,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(HandlerContext):
     """The second argument of a DataFrame subscriber that takes two.
 
     Attributes:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sql
 
 from matador.errors import MatadorError
 from matador.jobs import Queue
-from matador.jobs.message_jobs import MessageJobs
+from matador.jobs.provider import MessageJobs
 from matador.spark.replay.jobs import jobs_of, load_queue, open_queue
 from matador.spark.replay.redrive import Missing, RedriveResult, counts_of, frame_of, with_group
 from matador.spark.replay.replay import Progress, ReplayOptions, replay_jobs

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
@@ -17,7 +15,7 @@ from matador.errors import ConfigurationError, SendFailedError
 from matador.events.fanout import derived_id
 from matador.jobs import Queue
 from matador.jobs.flows import INTO
-from matador.jobs.stored import StoredJob
+from matador.jobs.wire import StoredJob
 from matador.loading import load_object
 from matador.model.message import Once
 from matador.model.sending import SendResult
@@ -26,8 +24,6 @@ from matador.spark.replay.ledger import Failure, Ledger, ReplayCount, ReplayPlan
 from matador.spark.replay.selection import Choice, filtered, groups_of
 from matador.spark.tables.reader import LakeTables
 from matador.transports.base import Deduplicating
-
-T = TypeVar("T")
 
 _COLUMNS = ("id", "event_key", "created_at", "metadata", "options", "data_json")
 _MOST = 1000  # rows in memory
@@ -148,9 +144,10 @@ def check_shared(queue: Queue) -> Queue:
     """The queue with nothing open, if other processes can see its jobs.
 
     Raises:
-        ConfigurationError: each process has its own, or the provider is in use.
+        ConfigurationError: each process has its own.
+        LifecycleError: the provider is a transport object, which is connected.
     """
-    fresh = queue.elsewhere()
+    fresh = queue.another()
     if fresh.provider.transport.capabilities.in_process:
         raise ConfigurationError(
             f"queue {queue.name!r} keeps its jobs inside each process: give it a provider that "
@@ -161,28 +158,13 @@ def check_shared(queue: Queue) -> Queue:
 
 @contextlib.contextmanager
 def open_queue(queue: Queue) -> Generator[JobSender]:
-    """Open a queue in an event loop of its own: the caller may have one that runs."""
-    queue = check_shared(queue)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="matador-jobs", daemon=True)
-    thread.start()
-
-    def wait(call: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(call, loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
+    """Open a queue in the background: the caller may have an event loop that runs."""
+    running = check_shared(queue).sync()
     try:
-        try:
-            wait(queue.open())
-            yield JobSender(queue, wait)
-        finally:
-            wait(queue.close())
-            wait(loop.shutdown_default_executor())
+        yield JobSender(running.wait(_itself), lambda call: running.wait(lambda _: call))
     finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        running.shutdown()
+
+
+async def _itself(queue: Queue) -> Queue:
+    return queue

@@ -11,8 +11,8 @@ from pyspark.sql import functions as sql
 
 from matador.errors import ConfigurationError
 from matador.events.app import Matador, SyncMatador
-from matador.events.dead_letters import Moved, Place, Selection
 from matador.model.options import suggestion
+from matador.runtime.dead_letters import Moved, Place, Selection
 from matador.spark.aggregates.queue_depths import connected
 from matador.spark.aggregates.triage import with_signature
 from matador.spark.replay.ledger import ReplayCount
@@ -74,7 +74,6 @@ def redrive(
     *,
     dry_run: bool,
 ) -> RedriveResult:
-    """See ``Lake.redrive``."""
     known = application_of(app)
     dead = dead_letters(lake, known, choice, signature)
     ids = frozenset(str(row.id) for row in dead.select("id").distinct().toLocalIterator())

@@ -181,7 +181,6 @@ def backfill(
     frame: DataFrame,
     options: ReplayOptions,
 ) -> ReplayResult:
-    """See ``Lake.backfill``."""
     known = application_of(app)
     key = known.schema.event(event).key
     check_columns(frame.columns, known.schema, key)

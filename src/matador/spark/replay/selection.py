@@ -16,7 +16,7 @@ from matador.events.app import Matador
 from matador.model.event import EventType
 from matador.model.options import suggestion
 from matador.spark.replay.ledger import ReplayCount
-from matador.spark.runtime.compat import analyse
+from matador.spark.runtime.compat import analyze
 from matador.spark.runtime.messages import spark_error, without_logged_queries
 from matador.spark.tables.decode import EVENT
 from matador.spark.tables.read_only_sql import check_predicate, without_variables
@@ -184,7 +184,7 @@ def filtered(rows: DataFrame, where: str, hint: str) -> DataFrame:
     """The rows for which a predicate is true; the error for an invalid one ends with ``hint``."""
     try:
         with without_variables(rows.sparkSession), without_logged_queries():
-            return analyse(rows.where(check_predicate(rows.sparkSession, where)))
+            return analyze(rows.where(check_predicate(rows.sparkSession, where)))
     except (AnalysisException, ParseException) as error:
         raise ConfigurationError(
             f"invalid predicate where={where!r}: {spark_error(error)}{hint}"

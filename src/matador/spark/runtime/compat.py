@@ -56,7 +56,7 @@ Py4JError: type[Exception] = _py4j_error()
 # -- queries --------------------------------------------------------------------------------------
 
 
-def analyse(frame: DataFrame) -> DataFrame:
+def analyze(frame: DataFrame) -> DataFrame:
     """Have Spark raise now what is wrong with a query: Spark Connect would do so only later.
 
     The ``schema`` of a filter may be that of the rows before, which is known already.
@@ -198,7 +198,6 @@ if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):
         columns: types.StructType
 
         def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-            """See ``write_batches``."""
             return self.write_batches(iterator)
 
         @abstractmethod
@@ -213,7 +212,6 @@ else:
         columns: types.StructType
 
         def write(self, iterator: Iterator[types.Row]) -> WriterCommitMessage:
-            """See ``write_batches``."""
             return self.write_batches(_batches(iterator, self.columns))
 
         @abstractmethod

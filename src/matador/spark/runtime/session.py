@@ -191,6 +191,21 @@ def _forget_java() -> None:
             gateway.shutdown()
 
 
+def java_exit_code(error: Exception, seconds: float) -> int | None:
+    """The exit code of the Java that this process has started, if an error may mean its end.
+
+    Waits for its end for so many seconds; None if it lives.
+    """
+    context: Any = spark_context()
+    java: subprocess.Popen[bytes] | None = getattr(context._gateway, "proc", None)
+    if java is None or isinstance(error, PySparkException):  # Java has raised it, so it lives
+        return None
+    try:
+        return java.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
 def running_session() -> SparkSession | None:
     """The session of this process, if there is one; a bare ``SparkContext`` is given one."""
     active = SparkSession.getActiveSession()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Coroutine, Generator, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -25,6 +25,8 @@ from matador.spark.runtime.payload_types import struct_of
 from matador.spark.source.rows import COLUMNS, DATA, JSON
 from matador.transports.base import Deduplicating
 
+T = TypeVar("T")
+
 
 class Item(NamedTuple):
     """One event to publish."""
@@ -38,9 +40,13 @@ class EventPublisher:
     """A started application that only sends. Used by one thread."""
 
     def __init__(self, running: SyncMatador) -> None:
-        self.app = running.app
+        self._running = running
+        self.app = running.wait(_itself)
         self.json = JsonCodec()
-        self.wait = running.wait
+
+    def wait(self, call: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine in the event loop of the application."""
+        return self._running.wait(lambda _: call)
 
     def publish(self, items: Sequence[Item], once: Once) -> list[SendResult]:
         """Publish events, each once where the transport can. Failures are in the results."""
@@ -57,14 +63,21 @@ class EventPublisher:
 def open_publisher(app: Matador | SyncMatador | str) -> Generator[EventPublisher]:
     """Start the producer of an application, given as an object or by its reference.
 
-    An ``app.sync()`` is running already, in its own thread, and is used as it is.
+    An ``app.sync()`` is used as it is, and stays open.
     """
     if isinstance(app, SyncMatador):
         yield EventPublisher(app)
         return
     given = load_application(app).app if isinstance(app, str) else app
-    with given.producer().sync() as running:
+    running = given.producer().sync()
+    try:
         yield EventPublisher(running)
+    finally:
+        running.shutdown()
+
+
+async def _itself(app: Matador) -> Matador:
+    return app
 
 
 _SEND_OPTIONS = ("metadata", "correlation_id", "delay", "ordering_key", "priority")

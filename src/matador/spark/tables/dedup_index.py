@@ -56,9 +56,10 @@ class KeyIndex:
         version = self._table.version
         while self._through < version:
             behind = version - self._through
-            files = self._table.added(self._through) if behind <= _MOST_ENTRIES else None
-            first = self._through + 1
-            if files is None:
+            changes = self._table.changes(self._through) if behind <= _MOST_ENTRIES else None
+            if changes is not None:
+                files, first = [*changes.added, *changes.rewritten], self._through + 1
+            else:
                 files, first = self._table.files(), 1
             self._save(first, version, merged([keys_in(self._table, one) for one in files]))
 

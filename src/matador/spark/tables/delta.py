@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -32,6 +32,7 @@ from matador.errors import ConfigurationError
 from matador.spark.runtime.arrow import Schema, Table, compute, pa
 from matador.spark.tables.delta_log import (
     LOG,
+    OWN,
     WRITER_VERSION,
     LogTail,
     TableFacts,
@@ -51,8 +52,6 @@ _actions: Any = importlib.import_module("deltalake.transaction")
 _errors: Any = importlib.import_module("deltalake.exceptions")
 
 PARTITION = "date"
-NEW = "part-"
-"""How the names of files with new rows begin. Files of rewritten rows have other names."""
 
 _CHECKPOINT = 100  # commits between two checkpoints, unless the table says otherwise
 _RACERS = 4
@@ -75,15 +74,26 @@ class DataFile(msgspec.Struct, frozen=True):
     date: str | None = None
     statistics: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
-    @property
-    def has_new_rows(self) -> bool:
-        """Whether its rows were not in the table before."""
-        return self.path.rpartition("/")[2].startswith(NEW)
-
     def least(self, column: str) -> datetime | None:
         """The smallest time of a column; None if it is not known."""
         text = self.statistics.get("minValues", {}).get(column)
         return None if text is None else datetime.fromisoformat(text)
+
+
+class Changes(NamedTuple):
+    """What some commits have changed. Expired rows and files that only moved are left out."""
+
+    added: list[DataFile]
+    """The files with rows that are new in the table."""
+    removed: list[DataFile]
+    """The files that other programs have removed, such as by a DELETE. They may be gone."""
+    rewritten: list[DataFile]
+    """The files that they have written instead: with the rows that are left, changed or new."""
+
+    @property
+    def days(self) -> set[str | None]:
+        """The days whose rows other programs have removed or changed."""
+        return {one.date for one in [*self.removed, *self.rewritten]}
 
 
 class DeltaTable:
@@ -280,22 +290,31 @@ class DeltaTable:
                 columns=None if columns is None else list(columns), filter=filter
             )
 
-    def added(self, after: int) -> list[DataFile] | None:
-        """The files with new rows that were committed after a version.
+    def changes(self, after: int) -> Changes | None:
+        """What was committed after a version. None: the log no longer goes back so far.
 
-        None: the log no longer goes back so far.
+        A commit of this package says so. It has new rows if it removes no files; other removals
+        are those of expired rows. Of another program, files that are removed and added together
+        may have anything in common.
         """
-        found: list[DataFile] = []
+        found = Changes([], [], [])
         for version in range(after + 1, self.version + 1):
             entry = self.storage.read(entry_name(version))
             if entry is None:
                 return None
-            for line in entry.splitlines():
-                action = msgspec.json.decode(line, type=_LogLine).add
-                if action is not None and action.changes_data:
-                    file = action.file
-                    if file.has_new_rows:
-                        found.append(file)
+            lines = [msgspec.json.decode(line, type=_LogLine) for line in entry.splitlines()]
+            own = any(line.info is not None and line.info.writer == OWN for line in lines)
+            add = [one.add.file for one in lines if one.add is not None and one.add.changes_data]
+            remove = [
+                one.remove.file
+                for one in lines
+                if one.remove is not None and one.remove.changes_data
+            ]
+            if not remove:
+                found.added.extend(add)
+            elif not own:
+                found.removed.extend(remove)
+                found.rewritten.extend(add)
         return found
 
     # -- commits --------------------------------------------------------------------------------
@@ -328,6 +347,7 @@ class DeltaTable:
             for one in remove
         ]
         properties = _delta.CommitProperties(
+            custom_metadata={"writer": OWN},
             max_commit_retries=0,
             app_transactions=[
                 _delta.Transaction(name, number, now)
@@ -568,21 +588,27 @@ def _data_file(row: Mapping[str, Any]) -> DataFile:
     )
 
 
-class _Added(msgspec.Struct, frozen=True):
+class _File(msgspec.Struct, frozen=True):
     path: str
-    size: int
-    changes_data: bool = msgspec.field(name="dataChange")
-    partitions: dict[str, str | None] = msgspec.field(name="partitionValues")
+    size: int = 0
+    changes_data: bool = msgspec.field(name="dataChange", default=True)
+    partitions: dict[str, str | None] | None = msgspec.field(name="partitionValues", default=None)
     stats: str | None = None
 
     @property
     def file(self) -> DataFile:
         """The file, as ``DeltaTable.files`` has it."""
-        statistics = msgspec.json.decode(self.stats or '{"numRecords": 0}', type=dict[str, Any])
-        rows = int(statistics["numRecords"])
-        day = self.partitions.get(PARTITION)
+        statistics = msgspec.json.decode(self.stats or "{}", type=dict[str, Any])
+        rows = int(statistics.setdefault("numRecords", 0))
+        day = (self.partitions or {}).get(PARTITION)
         return DataFile(unquote(self.path), self.size, rows, day, statistics)
 
 
+class _CommitInfo(msgspec.Struct, frozen=True):
+    writer: Any = None
+
+
 class _LogLine(msgspec.Struct, frozen=True):
-    add: _Added | None = None
+    add: _File | None = None
+    remove: _File | None = None
+    info: _CommitInfo | None = msgspec.field(name="commitInfo", default=None)

@@ -26,6 +26,9 @@ from matador.storage import Storage
 from matador.storage.files import private_file, sync
 
 LOG = "_delta_log"
+OWN = "matador"
+"""The ``writer`` of a commit that this package has made, as its information says."""
+
 WRITER_VERSION = 2
 """The version of Delta's protocol for writers that is written here."""
 
@@ -182,6 +185,7 @@ def append_entry(
         "operationParameters": {"mode": "Append"},
         "isBlindAppend": True,
         "engineInfo": "matador",
+        "writer": OWN,
     }
     actions: list[dict[str, Any]] = [{"commitInfo": info}]
     actions += [

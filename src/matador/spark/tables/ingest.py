@@ -31,7 +31,7 @@ from matador.spark.runtime.arrow import Table, pa, parquet
 from matador.spark.runtime.executors import event_types, parallelism, run_tasks
 from matador.spark.runtime.journal_lines import Split, splits_of
 from matador.spark.tables.append import Appender
-from matador.spark.tables.delta import NEW, CommitConflictError, DataFile
+from matador.spark.tables.delta import CommitConflictError, DataFile
 from matador.spark.tables.ingest_tasks import (
     DecodedSegments,
     ProblemCount,
@@ -142,7 +142,8 @@ class IngestedSegments:
         """The segments that nobody has ingested."""
         self._table.refresh()
         if self._table.version != self._version:
-            files = self._table.added(self._version) if self._version >= 0 else None
+            changes = self._table.changes(self._version) if self._version >= 0 else None
+            files = None if changes is None else [*changes.added, *changes.rewritten]
             for file in self._table.files() if files is None else files:
                 self._see(self._read(file))
             self._version = self._table.version
@@ -153,7 +154,7 @@ class IngestedSegments:
     def _read(self, file: DataFile) -> Table:
         # Much quicker than a dataset: the files have a few rows.
         with self._table.storage.reader(file.path) as source:
-            return parquet.ParquetFile(source).read(columns=SEGMENTS.names)
+            return parquet.ParquetFile(source).read(columns=SEGMENTS.names).cast(SEGMENTS)
 
     def _see(self, rows: Table) -> None:
         columns = [rows.column(name).to_pylist() for name in SEGMENTS.names]
@@ -171,19 +172,19 @@ class IngestedSegments:
         *others, largest = files
         if _FEW * sum(one.rows for one in others) < largest.rows:
             files = others
-        file = self._write(pa.concat_tables(map(self._read, files)), "merged-")
+        file = self._write(pa.concat_tables(map(self._read, files)))
         with suppress(CommitConflictError):  # then another ingest is at work; next time
             self._version = self._table.commit([file], files, same_rows=True)
 
-    def _write(self, rows: Table, prefix: str) -> DataFile:
-        writer = FileWriter(self._table.storage, SEGMENTS, None, prefix)
+    def _write(self, rows: Table) -> DataFile:
+        writer = FileWriter(self._table.storage, SEGMENTS, None)
         writer.write(rows)
         return writer.close()
 
     def add(self, segments: Sequence[SegmentRef]) -> None:
         """Note that segments are done."""
         columns = [pa.array(one) for one in zip(*segments, strict=True)]
-        file = self._write(pa.Table.from_arrays(columns, schema=SEGMENTS), NEW)
+        file = self._write(pa.Table.from_arrays(columns, schema=SEGMENTS))
         before = self._version
         while True:
             try:
@@ -205,7 +206,6 @@ class Ingest:
     def __init__(
         self, spark: SparkSession, layout: Layout, schema: Schema | None, options: IngestOptions
     ) -> None:
-        layout.check()
         self._spark = spark
         self._layout = layout
         self._events = None if schema is None else event_types(spark, schema)
@@ -215,7 +215,6 @@ class Ingest:
         self._try_again = 0.0
 
     def run(self, journal: Storage) -> IngestResult:
-        """See ``Lake.ingest``."""
         if isinstance(journal, FolderStorage):
             if not journal.path.is_dir():
                 raise ConfigurationError(f"journal folder {journal.root!r} does not exist")

@@ -20,7 +20,7 @@ from matador.spark.runtime.arrow import compute, pa, parquet
 from matador.spark.runtime.executors import EventTypes
 from matador.spark.runtime.journal_lines import Split, read_blocks
 from matador.spark.tables.decode import LineDecoder, QuarantineReason
-from matador.spark.tables.delta import NEW, DataFile
+from matador.spark.tables.delta import DataFile
 from matador.spark.tables.layout import TABLES
 from matador.spark.tables.parquet_writer import Part, Parts, without_rows
 from matador.storage import Storage
@@ -132,7 +132,7 @@ def leave_out(lake: Storage, unwanted: Sequence[Unwanted], which: int) -> bytes:
     old = np.zeros(part.file.rows, np.bool_)
     if one.before is not None:
         old = is_older(storage, part.file, one.before)
-    file = without_rows(storage, columns, part.file, drop | old, NEW)
+    file = without_rows(storage, columns, part.file, drop | old)
     keys = np.ascontiguousarray(part.keys[:, ~(drop | old)])
     expired = int((old & ~drop).sum())
     return msgspec.msgpack.encode(Rewritten(Part(part.table, file, keys.tobytes()), expired))

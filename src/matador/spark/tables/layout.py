@@ -168,17 +168,3 @@ class Layout:
         if isinstance(self.storage, FolderStorage):
             return self.storage.path / "_index" / table
         return cache_folder() / "index" / table
-
-    def check(self) -> None:
-        """Refuse a lake of the first layout, which had a folder for each batch.
-
-        Raises:
-            ConfigurationError: it names the command that converts the lake.
-        """
-        if not self.storage.is_local:  # the first layout was for local folders only
-            return
-        if any(next((self.root / table).glob("batch_id=*"), None) for table in TABLES):
-            raise ConfigurationError(
-                f"the lake {self.root} has the layout of an earlier version; convert it with "
-                f"`matador lake convert --lake {self.root}`"
-            )

@@ -61,7 +61,6 @@ class LogIngest:
         start: LogStart,
         options: IngestOptions,
     ) -> None:
-        layout.check()
         self._spark = spark
         self._layout = layout
         self._events = None if schema is None else event_types(spark, schema)
@@ -71,7 +70,6 @@ class LogIngest:
         self._result = IngestResult()
 
     def run(self, queues: Sequence[str]) -> IngestResult:
-        """See ``Lake.ingest``."""
         self._layout.storage.make()
         self._appenders = {
             table: Appender(self._spark, self._layout, table) for table in ("quarantine", "events")

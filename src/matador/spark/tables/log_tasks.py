@@ -160,11 +160,9 @@ class _LogStamp:
         self.place = f"{self._kind}:{topic}/{partition.number}/{message.offset}"
 
     def now(self) -> datetime:
-        """See ``Stamp``."""
         return self._stored_at
 
     def new_id(self) -> str:
-        """See ``Stamp``."""
         assert self._partition is not None
         one = self._partition
         return str(uuid.uuid5(_IDS, f"{one.home}/{one.made}/{self.place}"))

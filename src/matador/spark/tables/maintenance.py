@@ -21,19 +21,18 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from matador.errors import ConfigurationError
-from matador.spark.runtime.arrow import Schema, pa, parquet
+from matador.spark.runtime.arrow import Schema
 from matador.spark.runtime.executors import run_tasks
 from matador.spark.tables.append import EXPIRED
 from matador.spark.tables.delta import CommitConflictError, DataFile, DeltaTable
 from matador.spark.tables.ingest_tasks import as_micros, is_older
-from matador.spark.tables.parquet_writer import FileWriter, without_rows
+from matador.spark.tables.parquet_writer import FileWriter, stored_rows, without_rows
 from matador.storage import Storage
 from matador.storage.files import groups
 
 TARGET = 128 * 1024 * 1024
 KEEP = timedelta(days=7)
 _LEAST_KEPT = timedelta(hours=1)
-_ROWS = 64 * 1024  # rows read at a time
 _MOST_FILES = 1000  # merged by one task
 
 
@@ -182,8 +181,8 @@ def _merge(
     writer = FileWriter(storage, columns, merges[which][0].date)
     for one in merges[which]:
         with storage.reader(one.path) as source:
-            for batch in parquet.ParquetFile(source).iter_batches(_ROWS):
-                writer.write(pa.Table.from_batches([batch]).cast(columns))
+            for rows in stored_rows(source, columns):
+                writer.write(rows)
     return msgspec.msgpack.encode(writer.close())
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from matador.spark.runtime.arrow import RecordBatch, Schema, Table, pa, parquet
 from matador.spark.tables.decode import Decoded, Rows
-from matador.spark.tables.delta import NEW, PARTITION, DataFile, combined, statistics_of
+from matador.spark.tables.delta import PARTITION, DataFile, combined, statistics_of
 from matador.spark.tables.keys import Keys
 from matador.spark.tables.layout import TABLES
 from matador.storage import Storage
@@ -75,7 +75,7 @@ class Parts:
 class _OpenPart:
     def __init__(self, lake: Storage, table: str, day: int) -> None:
         self._table = table
-        self._writer = FileWriter(lake.child(table), TABLES[table], day_name(day), NEW)
+        self._writer = FileWriter(lake.child(table), TABLES[table], day_name(day))
         self._waiting: list[RecordBatch] = []
         self._rows = 0
         self._keys: list[Keys] = []
@@ -98,15 +98,22 @@ class _OpenPart:
         return Part(self._table, self._writer.close(), keys.tobytes())
 
 
+def stored_rows(content: Any, columns: Schema) -> Iterator[Table]:
+    """The rows of a Parquet file, in pieces, with columns of a table.
+
+    Other writers may have stored them with other types, such as views of strings.
+    """
+    for batch in parquet.ParquetFile(content).iter_batches(_ROW_GROUP, columns=columns.names):
+        yield pa.Table.from_batches([batch]).select(columns.names).cast(columns)
+
+
 class FileWriter:
     """Writes one Parquet file of a table. Without rows, it writes none."""
 
-    def __init__(
-        self, storage: Storage, columns: Schema, day: str | None, prefix: str = "merged-"
-    ) -> None:
+    def __init__(self, storage: Storage, columns: Schema, day: str | None) -> None:
         folder = "" if day is None else f"{PARTITION}={day}/"
         self._storage = storage
-        self._name = f"{folder}{prefix}{uuid.uuid4().hex}.parquet"
+        self._name = f"{folder}part-{uuid.uuid4().hex}.parquet"
         self._columns = columns
         self._day = day
         self._file: Any = None
@@ -138,33 +145,34 @@ class FileWriter:
 
 
 def without_rows(
-    storage: Storage,
-    columns: Schema,
-    file: DataFile,
-    unwanted: npt.NDArray[np.bool_],
-    prefix: str = "merged-",
+    storage: Storage, columns: Schema, file: DataFile, unwanted: npt.NDArray[np.bool_]
 ) -> DataFile:
     """Write a file again without some of its rows; the new file has no rows if none is left."""
-    writer = FileWriter(storage, columns, file.date, prefix)
-    for rows, begin in _groups(storage, file):
+    writer = FileWriter(storage, columns, file.date)
+    for rows, begin in _groups(storage, columns, file):
         left = rows.filter(pa.array(~unwanted[begin : begin + rows.num_rows]))
         if left.num_rows:
             writer.write(left)
     return writer.close()
 
 
-def _groups(storage: Storage, file: DataFile) -> Iterator[tuple[Table, int]]:
+def _groups(storage: Storage, columns: Schema, file: DataFile) -> Iterator[tuple[Table, int]]:
     """The rows of a file, in pieces, each with the number of its first row."""
     begin = 0
     with storage.reader(file.path) as source:
-        for batch in parquet.ParquetFile(source).iter_batches(_ROW_GROUP):
-            yield pa.Table.from_batches([batch]), begin
-            begin += batch.num_rows
+        for rows in stored_rows(source, columns):
+            yield rows, begin
+            begin += rows.num_rows
 
 
 def day_name(day: int) -> str:
     """The day of that number since 1970, as Delta writes it."""
     return str(np.datetime64(day, "D"))
+
+
+def day_number(name: str) -> int:
+    """The number since 1970 of a day, from its name."""
+    return int(np.datetime64(name, "D").astype(np.int64))
 
 
 def _by_day(rows: Rows) -> Iterator[tuple[int, Rows]]:

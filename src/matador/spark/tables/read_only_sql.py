@@ -1,7 +1,7 @@
 """Checks that a query only reads the tables of a lake.
 
 The text cannot be trusted: a name may be quoted, commented, assembled, or hidden in a subquery. So
-Spark parses the query, and every node of the plan is checked before anything is analysed or run:
+Spark parses the query, and every node of the plan is checked before anything is analyzed or run:
 plan steps, functions and tables are allowed by name, all others are refused. Where Spark's parser
 is out of reach, on Spark Connect, ``read_only_text`` does the same by other means.
 """

@@ -1,6 +1,6 @@
 """Checks that a query only reads the tables of a lake, where Spark's parser is out of reach.
 
-A session of Spark Connect has no parser here, and asking the server to analyse a query can already
+A session of Spark Connect has no parser here, and asking the server to analyze a query can already
 run parts of it. So the text is taken apart by ``sql_tokens``, and Spark gets a text that is written
 anew, in which only keywords of queries are keywords:
 

@@ -124,7 +124,6 @@ class LakeTables:
         """
         found = None if event is None else self._event_type(event)
         keys = [event] if found is None else list(found.keys)
-        self.layout.check()
         wanted = FileFilter(None if event is None else tuple(map(str, keys)), since, until)
         rows = read_table(self.spark, self.layout.table("events"), wanted)
         if since is not None:
@@ -148,7 +147,6 @@ class LakeTables:
 
     def table(self, name: str) -> DataFrame:
         """``events``, ``deliveries`` or ``quarantine``, as they are now."""
-        self.layout.check()
         return read_table(self.spark, self.layout.table(name))
 
     def _event_type(self, event: type[Any] | str | EventType) -> EventType | None:

@@ -47,10 +47,8 @@ class _Released(msgspec.Struct, frozen=True):
 
 
 def release(spark: SparkSession, layout: Layout, schema: Schema | None) -> ReleaseResult:
-    """See ``Lake.release``."""
     if schema is None:
         raise ConfigurationError("release needs a schema: Lake(path, schema=…)")
-    layout.check()
     table = layout.table("quarantine").open()
     files = table.files()
     work = partial(_release, layout.storage, event_types(spark, schema), files)

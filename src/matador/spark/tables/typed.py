@@ -20,15 +20,15 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 from matador.errors import ConfigurationError, InvalidEventError
 from matador.model.event import EventType
 from matador.model.schema import Schema as EventSchema
-from matador.spark.runtime.arrow import Schema, Table, arrow_schema, compute, pa, parquet
+from matador.spark.runtime.arrow import Schema, Table, arrow_schema, compute, pa
 from matador.spark.runtime.executors import run_tasks
 from matador.spark.runtime.payload_columns import Misfits, TypedColumn
 from matador.spark.runtime.payload_types import struct_of
 from matador.spark.tables.append import EXPIRED
-from matador.spark.tables.delta import NEW, CommitConflictError, DataFile, DeltaTable
+from matador.spark.tables.delta import Changes, CommitConflictError, DataFile, DeltaTable
 from matador.spark.tables.keys import EVENT
 from matador.spark.tables.layout import EVENTS, Layout
-from matador.spark.tables.parquet_writer import FileWriter
+from matador.spark.tables.parquet_writer import FileWriter, stored_rows
 from matador.storage import Storage
 
 log = logging.getLogger("matador.lake")
@@ -91,10 +91,8 @@ def _typed_event(event: EventType) -> TypedEvent:
 
 
 def publish(spark: SparkSession, layout: Layout, schema: EventSchema | None) -> dict[str, int]:
-    """See ``Lake.publish``."""
     if schema is None:
         raise ConfigurationError("publish needs a schema: Lake(path, schema=…)")
-    layout.check()
     events = layout.table("events").open()
     return {
         table_name(one.key): _Publisher(spark, layout.storage, events, one).run()
@@ -117,20 +115,30 @@ class _Publisher:
         while True:
             versions = {CONVERTED: self._events.version}
             since = self._table.transaction(CONVERTED) or 0
-            files = None
+            changes = None
             if self._table.has_columns():
                 if since >= self._events.version:
                     return 0
-                files = self._events.added(since)
+                changes = self._events.changes(since)
             try:
-                if files is not None and (made := self._converted(files)) is not None:
-                    self._table.commit(made, (), versions)
+                made = None if changes is None else self._converted(self._to_convert(changes))
+                if changes is not None and made is not None:
+                    again = [one for one in self._table.files() if one.date in changes.days]
+                    self._table.commit(made, again, versions)
                 else:  # another type, or files that were deleted: from the beginning
                     made = self._converted(self._events.files()) or []
                     self._table.replace(made, versions)
                 return sum(one.rows for one in made)
             except CommitConflictError:
                 continue
+
+    def _to_convert(self, changes: Changes) -> list[DataFile]:
+        """The files with new rows, and all of the days that another program has changed."""
+        days = changes.days
+        files = [one for one in changes.added if one.date not in days]
+        if days:
+            files += [one for one in self._events.files() if one.date in days]
+        return files
 
     def _converted(self, files: Sequence[DataFile]) -> list[DataFile] | None:
         """The files, converted by tasks; None if one of them was deleted."""
@@ -150,7 +158,7 @@ def _convert(
 ) -> bytes:
     """Convert the rows of one event of a file of ``events``."""
     file = files[which]
-    writer = FileWriter(lake.child(f"typed/{table_name(event.key)}"), event.columns, file.date, NEW)
+    writer = FileWriter(lake.child(f"typed/{table_name(event.key)}"), event.columns, file.date)
     try:
         opened = lake.child("events").reader(file.path)
     except FileNotFoundError:
@@ -161,9 +169,8 @@ def _convert(
         wanted &= compute.field("recorded_at") >= time
     convert = _Converter(event)
     with opened as source:
-        content = parquet.ParquetFile(source)
-        for number in range(content.num_row_groups):
-            rows = content.read_row_group(number).filter(wanted)
+        for stored in stored_rows(source, EVENTS):
+            rows = stored.filter(wanted)
             if rows.num_rows:
                 writer.write(convert.rows(rows))
     return msgspec.msgpack.encode(writer.close())

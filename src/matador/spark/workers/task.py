@@ -1,32 +1,29 @@
 """A task of a Spark worker: runs the application as an ordinary worker for one slice of time.
 
-A Python process of Spark runs one task after another and keeps its modules. So the application
-stays started and connected from slice to slice; only receiving stops in between, and everything
-received is settled by then. An unused application is shut down well before Spark kills an idle
-process.
+A Python process of Spark runs one task after another and keeps its modules, so the application is
+loaded once. It is shut down after each slice: nobody knows when this process gets the next one, and
+the broker gives its messages to other workers meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from matador.events.app import Matador, SyncMatador
-from matador.events.hooks import Hooks
 from matador.events.queue_pauses import pausing
 from matador.loading import load_application
 from matador.observe.counters import OutcomeCount, OutcomeCounter, describe
+from matador.runtime.hooks import Hooks
 from matador.spark.runtime.shutdown import StopAddress
 from matador.transports.base import Measuring
 
 log = logging.getLogger("matador.spark")
 
-_UNUSED = 20.0  # seconds; Spark kills an idle process after sixty
 _ASK_DEPTH = 0.5
 
 End: TypeAlias = Literal["time", "stop", "empty"] | tuple[str, ...]
@@ -93,61 +90,29 @@ class _Host:
     def __init__(self) -> None:
         self._counter = OutcomeCounter()
         self._sync: SyncMatador | None = None
-        self._lock = threading.Lock()
-        self._unused: threading.Timer | None = None
 
     def run(self, work: Slice) -> SliceReport:
         """Run a slice. Never raises: after an error Spark would kill the process."""
-        if self._unused is not None:
-            self._unused.cancel()
-        with self._lock:
-            try:
-                end = self._run(work)
-            except Exception as error:
-                log.exception("a slice of %s failed", work.reference)
-                self._close()
-                return SliceReport(self._counter.take(), problem=describe(error))
-            if end == "stop":
-                self._close()
-            else:
-                self._unused = threading.Timer(_UNUSED, self._close_unused)
-                self._unused.daemon = True
-                self._unused.start()
-            counts = self._counter.take()
-            paused = list(end) if isinstance(end, tuple) else []
-            return SliceReport(counts, empty=end == "empty", paused=paused)
+        try:
+            end = self._run(work)
+        except Exception as error:
+            log.exception("a slice of %s failed", work.reference)
+            return SliceReport(self._counter.take(), problem=describe(error))
+        paused = list(end) if isinstance(end, tuple) else []
+        return SliceReport(self._counter.take(), empty=end == "empty", paused=paused)
 
     def _run(self, work: Slice) -> End:
         if self._sync is None:
             app = load_application(work.reference).app
             more = [] if work.concurrency is None else [_SliceConcurrency(work.concurrency)]
-            app.configure(consume_from=work.queues, hooks=[self._counter, *more])
+            app.configure(consume_from=work.queues or (), hooks=[self._counter, *more])
             self._sync = app.sync()
         sync = self._sync
         sync.start()
-        end = sync.wait(_consume(sync.app, work))
-        if not sync.wait_idle(work.drain):
-            log.warning("callbacks still run %g s after the slice; cancelling them", work.drain)
-            sync.shutdown(0)
-        return end
-
-    def _close_unused(self) -> None:
-        with self._lock:
-            if self._unused is not None and not self._unused.finished.is_set():
-                self._close()
-
-    def _close(self) -> None:
-        if self._sync is not None:
-            self._sync.shutdown()
-
-
-async def _consume(app: Matador, work: Slice) -> End:
-    """Receive until the slice is over; messages that have not started are given back."""
-    await app.resume_receiving()
-    try:
-        return await _end_of(app, work)
-    finally:
-        await app.stop_receiving()
+        try:
+            return sync.wait(lambda app: _end_of(app, work))
+        finally:
+            sync.shutdown(work.drain)  # gives back what has not started
 
 
 async def _end_of(app: Matador, work: Slice) -> End:
