@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -14,13 +14,11 @@ from matador.codec.headers import HeaderCodec
 from matador.events.app import Matador
 from matador.jobs import Queue, Worker
 from matador.jobs.functions import JobFunction
-from matador.messages.functions import MessageFunction
 from matador.model.subscriber import SubscriberStub
+from matador.observe.sources import KINDS, Target
 from matador.pubsub import Subscriber as PubSubSubscriber
 from matador.rpc import RpcServer
-
-DOCUMENTED = (Matador, Queue, Worker, RpcServer, PubSubSubscriber, QueueService)
-"""What has messages to describe."""
+from matador.runtime.functions import MessageFunction
 
 
 def catalogue_of(
@@ -34,10 +32,8 @@ def catalogue_of(
         title: None: the namespace of the application, or the module's name.
         version: None: ``__version__`` of the module, or ``0``.
     """
-    found = _Contents()
     objects = [main, *(one for one in vars(module).values() if one is not main)]
-    for one in {id(one): one for one in objects if isinstance(one, DOCUMENTED)}.values():
-        found.add(one)
+    found = contents_of({id(one): one for one in objects if isinstance(one, KINDS)}.values())
     if title is None:
         named = module.__name__.removeprefix("_matador_app_")
         title = main.topology.namespace if isinstance(main, Matador) else named
@@ -46,14 +42,25 @@ def catalogue_of(
     return Catalogue(title, version, tuple(found.messages.values()), tuple(found.receivers))
 
 
+def contents_of(receivers: Iterable[Target]) -> Contents:
+    """What receivers receive, in their order."""
+    found = Contents()
+    for one in receivers:
+        found.add(one)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
-class _Contents:
+class Contents:
+    """Messages, each once, and the functions that receive them."""
+
     messages: dict[tuple[str, str], MessageType] = field(
         default_factory=dict[tuple[str, str], MessageType]
     )
     receivers: list[Receiver] = field(default_factory=list[Receiver])
 
-    def add(self, source: object) -> None:
+    def add(self, source: Target) -> None:
+        """Add what one object receives."""
         if isinstance(source, Matador):
             self._add_events(source)
         elif isinstance(source, Queue):
@@ -64,7 +71,7 @@ class _Contents:
             self._add_commands(source)
         elif isinstance(source, PubSubSubscriber):
             self._add_subscriber(source)
-        elif isinstance(source, QueueService):
+        else:
             self._add_channels(source)
 
     def _message(self, made: MessageType) -> MessageType:
@@ -87,6 +94,7 @@ class _Contents:
                     event.aliases,
                     wire,
                     app.codec.content_type,
+                    event.metadata_type,
                 )
             )
             for one in subscribers:
@@ -132,14 +140,13 @@ class _Contents:
         # The queue of a broadcast has another name in each process.
         exchange = subscriber.exchange.name
         queue = f"{exchange}.*" if subscriber.is_broadcast else subscriber.queue
-        for pattern, handler in subscriber.bindings:
-            self._add_function(f"{exchange}/{pattern}", handler.name, queue, handler.function)
+        for pattern, route in subscriber.bindings:
+            self._add_function(f"{exchange}/{pattern}", route.handler, queue, route.function)
 
     def _add_channels(self, service: QueueService) -> None:
         for queue, (consumer, function) in service.consumers.items():
-            self._add_function(
-                f"{consumer.channel}/{consumer.consumes.name}", function.name, queue, function
-            )
+            key = f"{consumer.channel}/{consumer.name}"
+            self._add_function(key, function.name, queue, function)
 
     def _add_function(self, key: str, name: str, queue: str, function: MessageFunction) -> None:
         about = _first_line(function.function)

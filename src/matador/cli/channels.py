@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from matador.cli.commands import Commands, Common, flag
+from matador.cli.commands import Commands, Connecting, flag
 from matador.cli.output import table, warn
 from matador.transports.credentials import without_secrets
 
@@ -36,7 +36,7 @@ def check(
     file: _File = None,
     *,
     connect: Annotated[bool, flag("Also connect to the broker.", "--connect")] = False,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Check a settings file and the MATADOR_ variables, and show the settings in effect."""
     from matador.channels import RedisModeWarning, Settings
@@ -45,7 +45,7 @@ def check(
         warnings.simplefilter("always", RedisModeWarning)
         settings = Settings.load(file)
     if connect:
-        asyncio.run(_connect(settings))
+        asyncio.run(_connect(settings, common.wait or 0.0))
     found = _as_json(settings)
     lines = table("setting", "value")
     for section, values in found.items():
@@ -57,10 +57,10 @@ def check(
         warn(str(one.message))
 
 
-async def _connect(settings: Settings) -> None:
+async def _connect(settings: Settings, wait: float) -> None:
     from matador.channels import QueueService
 
-    async with QueueService(settings):
+    async with QueueService(settings, connect_timeout=wait):
         pass
 
 

@@ -11,12 +11,13 @@ A new command is a function with a docstring and annotated parameters::
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import logging
 import re
-from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -28,7 +29,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from matador.cli.completion import names_of
-from matador.cli.connection import imported, load
+from matador.cli.connection import connect, connected, load
 from matador.cli.output import (
     FAILED,
     INTERRUPTED,
@@ -40,12 +41,16 @@ from matador.cli.output import (
     say_json,
     stdout_for_machines,
 )
+from matador.cli.receivers import look_at
 from matador.cli.spark_session import spark_message
 from matador.cli.streams import OutputError
 from matador.errors import ConfigurationError, MatadorError
-from matador.loading import Loaded, load_object
+from matador.loading import Loaded
 from matador.model.options import suggestion
+from matador.observe.sources import Source
+from matador.runtime.service import Service
 from matador.storage.paths import local_path, remote_url
+from matador.transports.base import Transport
 from matador.transports.credentials import without_secrets
 
 P = ParamSpec("P")
@@ -104,6 +109,20 @@ App = Annotated[
         "The attribute defaults to app.",
         show_default=False,
     ),
+]
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A file or a module, with what it has that receives: applications, job queues and "
+        "workers, RPC servers, subscribers, queue services. FILE:name means one of them, "
+        "FILE:one,two several.",
+        show_default=False,
+    ),
+]
+Wait = Annotated[
+    float | None,
+    option("SECONDS", "How long to try the first connection. Default: one attempt.", min=0.0),
 ]
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 DryRun = Annotated[bool, flag("Show what would be done; change nothing.", "--dry-run")]
@@ -171,14 +190,6 @@ class Common:
         """The application that the command is about. See ``connection.load``."""
         return load(app, self.level(level))
 
-    def load_object(self, reference: str, kind: type[T], noun: str, attribute: str) -> T:
-        """Another object that the command is about, which logs. See ``loading.load_object``."""
-
-        def find() -> T:
-            return load_object(reference, kind, noun, attribute)[0]
-
-        return imported(find, self.level(logging.INFO))
-
     def level(self, level: int = logging.WARNING) -> int:
         """The level of the log records to print: all of them with ``--verbose``."""
         return logging.DEBUG if self.verbose else level
@@ -192,6 +203,36 @@ class Common:
             say(one)
         if remark:
             note(remark)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connecting(Common):
+    """The options of commands that connect to a broker."""
+
+    wait: Wait = None
+
+    def sources(self, file: str) -> list[Source]:
+        """What the command looks at. See ``receivers.look_at``."""
+        return look_at(file, self.level())
+
+    def connected(self, seen: Sequence[Source]) -> AbstractAsyncContextManager[None]:
+        queues = [one.jobs for one in seen if one.jobs is not None]
+        return connected([one.service for one in seen], self.wait, queues)
+
+    def reach(self, *services: Service) -> None:
+        """With ``--wait``, for commands that connect later: wait until the brokers answer.
+
+        Raises:
+            ConnectionFailedError: one of them cannot be reached in that time.
+        """
+
+        async def once(transports: Iterable[Transport], wait: float) -> None:
+            for one in transports:
+                await connect(one, wait)
+                await one.disconnect()
+
+        if self.wait is not None:
+            asyncio.run(once(dict.fromkeys(one.transport for one in services), self.wait))
 
 
 # -- commands and groups --------------------------------------------------------------------------
@@ -311,7 +352,7 @@ def _reported(command: Callable[..., T]) -> Callable[..., T]:
         except (typer.Exit, BrokenPipeError, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the last line of defence
-            if isinstance(error, CancelledError) and not error.args:
+            if isinstance(error, asyncio.CancelledError) and not error.args:
                 # What asyncio raises if it is interrupted at the moment at which it begins to run.
                 _fail("interrupted", INTERRUPTED, verbose=False)
             if (message := spark_message(error) or _file_message(error)) is None:

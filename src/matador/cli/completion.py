@@ -18,7 +18,7 @@ def names_of(*kinds: Literal["events", "subscribers", "queues"], several: bool =
 
     def offer(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
         # An option that lacks its value keeps Typer from assigning arguments: APP is the first one.
-        app = ctx.params.get("app") or next(iter(ctx.args), None)
+        app = ctx.params.get("app") or ctx.params.get("file") or next(iter(ctx.args), None)
         if not isinstance(app, str):
             return []
         before, comma, _ = incomplete.rpartition(",") if several else ("", "", incomplete)

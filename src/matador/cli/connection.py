@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from matador.cli.output import (
@@ -18,6 +18,7 @@ from matador.cli.output import (
     UsageError,
     complain,
     show_logs,
+    warn,
     wrong_usage,
 )
 from matador.cli.streams import for_remarks
@@ -25,12 +26,16 @@ from matador.errors import (
     ApplicationImportError,
     ConfigurationError,
     ConnectionFailedError,
+    NotStartedError,
     QueueNotFoundError,
 )
 from matador.events.app import Matador
 from matador.loading import Loaded, load_application
 from matador.model.topology import WorkQueue
-from matador.transports.base import LocalStorage, Transport
+from matador.runtime.checkpoints import CheckpointStore
+from matador.runtime.connection import connect_within
+from matador.runtime.service import Service
+from matador.transports.base import LocalStorage, Transport, members_of
 
 T = TypeVar("T")
 
@@ -77,36 +82,50 @@ def imported(find: Callable[[], T], level: int) -> T:
 
 
 @contextlib.asynccontextmanager
-async def connected(app: Matador) -> AsyncGenerator[Matador]:
-    """The application with its transport connected and its checkpoints open, not started.
+async def connected(
+    services: Sequence[Service], wait: float | None = None, queues: Sequence[Service] = ()
+) -> AsyncGenerator[None]:
+    """Services with their transports connected and their checkpoints open, not started.
+
+    ``queues``: those of jobs that are looked at, which open themselves on their first use.
+
+    ``wait``: seconds for which a broker that cannot be reached is tried again.
 
     Raises:
-        CommandError: its messages are inside another process, or were never stored.
-        ConnectionFailedError: the broker cannot be reached.
+        CommandError: messages are inside another process, or were never stored.
+        ConnectionFailedError: a broker cannot be reached.
     """
-    require_shared(app)
-    missing = missing_storage(app.transport)
-    if missing is not None:
-        raise CommandError(
-            f"{missing} does not exist yet: start a worker, send an event, or run "
-            f"`matador topology apply`"
-        )
-    await connect(app.transport)
-    try:
-        await app.checkpoints.open()
-        yield app
-    finally:
-        await app.checkpoints.close()
-        await app.transport.disconnect()
+    for one in services:
+        require_shared(one)
+        missing = missing_storage(one.transport)
+        if missing is not None:
+            raise CommandError(
+                f"{missing} does not exist yet: start a worker, send a message, or run "
+                f"`matador topology apply`"
+            )
+    async with contextlib.AsyncExitStack() as opened:
+        for transport in dict.fromkeys(one.transport for one in services):
+            await connect(transport, wait)
+            opened.push_async_callback(transport.disconnect)
+        for one in queues:
+            opened.push_async_callback(one.shutdown)
+        for one in services:
+            store: CheckpointStore | None = getattr(one, "checkpoints", None)
+            if store is not None:
+                await store.open()
+                opened.push_async_callback(store.close)
+        yield
 
 
-async def connect(transport: Transport) -> None:
-    """Connect a transport.
+async def connect(transport: Transport, wait: float | None = None) -> None:
+    """Connect a transport. ``wait``: seconds for which it is tried again.
+
+    Warns of those in a group that cannot be reached: what they store is not seen.
 
     Raises:
         ConnectionFailedError: the broker cannot be reached, or something else runs at its address.
     """
-    connecting = asyncio.ensure_future(transport.connect())
+    connecting = asyncio.ensure_future(connect_within(transport, wait or 0.0))
     try:
         await asyncio.wait([connecting], timeout=_PROBE_AFTER)
         # Some servers wait in silence for the right protocol; so would we.
@@ -120,6 +139,9 @@ async def connect(transport: Transport) -> None:
         raise ConnectionFailedError(diagnosis) from error
     finally:
         connecting.cancel()
+    for one in members_of(transport):
+        if one.state.status != "connected":
+            warn(f"{one.name} is {one.state}")
 
 
 async def _wrong_server(transport: Transport) -> str | None:
@@ -149,17 +171,25 @@ async def _server_at(host: str, port: int) -> str | None:
     return next((name for start, name in _ANSWERS.items() if answer.startswith(start)), None)
 
 
-def require_shared(app: Matador) -> None:
-    """Check that other processes can see the application's messages.
+def require_shared(service: Service) -> None:
+    """Check that other processes can see the messages of a service.
 
     Raises:
         CommandError: each process has its own.
     """
-    if app.transport.capabilities.in_process:
+    if in_process(service):
         raise CommandError(
-            f"the transport {app.transport.name!r} keeps messages inside each process, so this "
-            f"command cannot see or send any (try `matador send-test-event`)"
+            "the transport 'memory' keeps messages inside each process, so this command cannot see "
+            "or send any (try `matador run`)"
         )
+
+
+def in_process(service: Service) -> bool:
+    """Does it keep its messages inside this process?"""
+    try:
+        return service.transport.capabilities.in_process
+    except NotStartedError:  # a memory that is found in the event loop that starts it
+        return True
 
 
 def known_queue(app: Matador, name: str) -> WorkQueue:

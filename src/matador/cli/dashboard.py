@@ -1,4 +1,4 @@
-"""``matador dashboard``: serves the web dashboard of an application."""
+"""``matador dashboard``: serves web pages about everything in a file that receives."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import contextlib
 import hashlib
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from matador.cli.commands import App, Common, a_location, a_path, option
-from matador.cli.connection import missing_storage, require_shared
+from matador.cli.commands import Connecting, File, a_location, a_path, option
+from matador.cli.connection import missing_storage
 from matador.cli.output import CommandError, UsageError, note, warn, wrong_usage
+from matador.cli.receivers import look_at
 from matador.cli.spark_options import SparkOptions
 from matador.cli.store_options import StorageOption, storage_options
 from matador.errors import ConfigurationError, MissingExtraError
-from matador.loading import Loaded
+from matador.jobs import JobProvider, Queue
+from matador.loading import is_file, split_reference
 from matador.observe.history import History
-
-if TYPE_CHECKING:
-    from matador.jobs import Queue
+from matador.observe.sources import Source, Target
 
 TOKEN = "MATADOR_DASHBOARD_TOKEN"
 READ_TOKEN = "MATADOR_DASHBOARD_READ_TOKEN"
+WEBHOOK = "MATADOR_DASHBOARD_WEBHOOK"
 _LAST_PORT = 65535
 _OWNER_ONLY = 0o077
 
@@ -41,7 +43,8 @@ class Listening:
         Path | None,
         option(
             "FILE",
-            f"A file with the token of operators, who may look and act. Default: ${TOKEN}.",
+            "A file with the token of operators, who may look and act; or lines `NAME: TOKEN`, one "
+            f"for each. Default: ${TOKEN}.",
             parser=a_path,
         ),
     ] = None
@@ -49,7 +52,7 @@ class Listening:
         Path | None,
         option(
             "FILE",
-            f"A file with the token of those who may only look. Default: ${READ_TOKEN}.",
+            f"The same for those who may only look. Default: ${READ_TOKEN}.",
             parser=a_path,
         ),
     ] = None
@@ -63,6 +66,15 @@ class Listening:
 class Showing:
     """What the dashboard shows, and the files it keeps."""
 
+    webhook_file: Annotated[
+        Path | None,
+        option(
+            "FILE",
+            "A file with the address that is told when a problem begins or ends. Default: "
+            f"${WEBHOOK}.",
+            parser=a_path,
+        ),
+    ] = None
     mask: Annotated[
         list[str] | None,
         option("FIELD", "Never show the value of this payload field. Can be repeated."),
@@ -71,8 +83,8 @@ class Showing:
         Path | None,
         option(
             "FILE",
-            "The SQLite file with the history. Default: that of the application's History hook, "
-            "or one in ~/.local/state/matador.",
+            "The SQLite file with the history. Default: that of a History hook in FILE, or one in "
+            "~/.local/state/matador.",
             parser=a_path,
         ),
     ] = None
@@ -93,7 +105,7 @@ class Showing:
         list[str] | None,
         option(
             "NAME",
-            "A job queue to show, besides those of the application's module. Can be repeated.",
+            "A job queue to show, besides those in FILE. Can be repeated.",
         ),
     ] = None
     job_provider: Annotated[
@@ -102,9 +114,12 @@ class Showing:
 
 
 def dashboard(
-    app: App, *, listening: Listening, showing: Showing, spark: SparkOptions, common: Common
+    file: File, *, listening: Listening, showing: Showing, spark: SparkOptions, common: Connecting
 ) -> None:
-    """Serve a web page with queues, events, jobs, dead letters and workers, until Ctrl-C.
+    """Serve web pages with queues, messages, jobs, dead letters and workers, until Ctrl-C.
+
+    They show everything in FILE that receives messages: applications, job queues, RPC servers,
+    subscribers and queue services. FILE:name shows one of them, FILE:one,two several.
 
     Only this machine can reach it, unless --host is given; then a token is required. Every action
     is recorded in an audit log.
@@ -125,25 +140,20 @@ def dashboard(
         )
     if showing.lake is None and showing.storage_option:
         raise UsageError("--storage-option is for the lake's page: give --lake s3://bucket/lake")
-    loaded = common.load(app, logging.INFO)
+    seen = look_at(file, common.level(logging.INFO))
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    target = loaded.app
-    require_shared(target)
-    missing = missing_storage(target.transport)
-    if missing is not None:
-        raise CommandError(
-            f"{missing} does not exist yet: start a worker, send an event, or run "
-            f"`matador topology apply`"
-        )
+    services = _services(seen, showing)
+    common.reach(*services)
     with wrong_usage(ConfigurationError):
         options = DashboardOptions(
-            history=showing.history or _history(loaded),
+            history=showing.history or _history(file, seen),
             audit=showing.audit,
             host=listening.host,
             port=listening.port,
-            token=_token(listening.token_file, TOKEN),
-            read_token=_token(listening.read_token_file, READ_TOKEN),
+            token=_tokens(listening.token_file, TOKEN),
+            read_token=_tokens(listening.read_token_file, READ_TOKEN),
             allowed_hosts=tuple(listening.allowed_host or ()),
+            webhook=_secret(showing.webhook_file, WEBHOOK) or None,
             mask=tuple(showing.mask or ()),
             lake=showing.lake,
             storage_options=storage_options(showing.storage_option),
@@ -151,7 +161,7 @@ def dashboard(
         )
         if showing.history is None:
             _make_folder(Path(options.history).parent)
-        served = Dashboard(target, options, job_queues=_job_queues(loaded, showing))
+        served = Dashboard(services, options)
         listener = listen(options)
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -165,13 +175,14 @@ def dashboard(
         asyncio.run(serve(served, listener, ready))
 
 
-def _history(loaded: Loaded) -> Path:
-    """The file of the application's history, or one for this application in the home folder."""
-    for hook in loaded.app.hooks:
-        if isinstance(hook, History):
-            return hook.file
-    where = getattr(loaded.module, "__file__", None) or loaded.module.__name__
-    name = f"{Path(where).resolve()}:{loaded.app.topology.namespace}"
+def _history(file: str, seen: Sequence[Source]) -> Path:
+    """The file of a history hook, or one for this file in the home folder."""
+    for one in seen:
+        for hook in one.service.hooks:
+            if isinstance(hook, History):
+                return hook.file
+    where = split_reference(file)[0]
+    name = str(Path(where).resolve()) if is_file(where) else where
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:12]
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "matador"
     return folder / f"dashboard-{digest}.db"
@@ -189,42 +200,70 @@ def _make_folder(folder: Path) -> None:
         raise UsageError(f"cannot make {folder} ({error}): give --history FILE") from error
 
 
-def _token(file: Path | None, variable: str) -> str | None:
-    """A token, from its file or from the environment.
+def _tokens(file: Path | None, variable: str) -> str | dict[str, str] | None:
+    """A token, or those of several users by their names, from a file or from the environment.
+
+    Raises:
+        UsageError: the file cannot be read, is empty, or has a line that names nobody.
+    """
+    text = _secret(file, variable)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return None
+    named = [(name.strip(), token.strip()) for name, _, token in map(_split_name, lines)]
+    if len(lines) == 1 and not named[0][0]:
+        return lines[0]
+    where = f"${variable}" if file is None else file
+    for at, (name, _) in enumerate(named, 1):
+        if not name or name in dict(named[: at - 1]):
+            raise UsageError(f"line {at} of {where} needs a name of its own: write NAME: TOKEN")
+    return dict(named)
+
+
+def _split_name(line: str) -> tuple[str, str, str]:
+    return line.partition(": ") if ": " in line else ("", "", line)
+
+
+def _secret(file: Path | None, variable: str) -> str:
+    """The text of a file that others should not read, or of a variable.
 
     Raises:
         UsageError: the file cannot be read, or is empty.
     """
     if file is None:
-        return os.environ.get(variable, "").strip() or None
+        return os.environ.get(variable, "").strip()
     try:
         found = file.read_text("utf-8").strip()
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the token in {file}: {error}") from error
+        raise UsageError(f"cannot read {file}: {error}") from error
     if not found:
-        raise UsageError(f"the token file {file} is empty")
+        raise UsageError(f"{file} is empty")
     if mode & _OWNER_ONLY:
-        warn(f"others can read the token in {file}: chmod 600 {file}")
+        warn(f"others can read {file}: chmod 600 {file}")
     return found
 
 
-def _job_queues(loaded: Loaded, showing: Showing) -> list[Queue]:
-    """The job queues to show.
+def _services(seen: Sequence[Source], showing: Showing) -> list[Target]:
+    """What to show.
 
     Raises:
         UsageError: a queue has no provider, or a provider no queue.
+        CommandError: none of it was ever stored.
     """
-    from matador.dashboard.job_desk import job_queues_in
-    from matador.jobs import JobProvider, Queue
-
-    found = {queue.name: queue for queue in job_queues_in(loaded.module)}
+    services: list[Target] = [one.service for one in seen]
     if showing.job_queue:
         if showing.job_provider is None:
             raise UsageError("--job-queue needs --job-provider URL, such as redis://localhost")
         with wrong_usage(ConfigurationError):
             provider = JobProvider(showing.job_provider)
-            found |= {name: Queue(name, provider=provider) for name in showing.job_queue}
+            services += [Queue(name, provider=provider) for name in showing.job_queue]
     elif showing.job_provider is not None:
         raise UsageError("--job-provider needs --job-queue NAME, the queue to show")
-    return list(found.values())
+    missing = [missing_storage(one.transport) for one in services]
+    if all(missing):
+        raise CommandError(
+            f"{missing[0]} does not exist yet: start a worker, send a message, or run "
+            f"`matador topology apply`"
+        )
+    return services

@@ -8,10 +8,10 @@ from typing import Annotated, cast
 
 from matador.cli.commands import (
     All,
-    App,
     Commands,
-    Common,
+    Connecting,
     Event,
+    File,
     Ids,
     Limit,
     Queue,
@@ -22,15 +22,15 @@ from matador.cli.commands import (
     flag,
     option,
 )
-from matador.cli.connection import known_queue
 from matador.cli.message_views import MessageView
-from matador.cli.output import UsageError, plural, warn
+from matador.cli.output import UsageError, note, plural, warn
+from matador.cli.receivers import chosen_queues, warn_of_unknown
 from matador.cli.stored_messages import Move, check_chosen, list_found, move_chosen, show_found
-from matador.errors import ConfigurationError
-from matador.events.app import Matador
-from matador.events.dead_letters import Moved, Place, Progress, Selection
+from matador.errors import ConfigurationError, QueueNotFoundError
 from matador.events.field_filters import FieldFilters
 from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind
+from matador.observe.sources import Source
+from matador.runtime.dead_letters import Letter, Moved, Place, Progress, Selection
 
 Kind = Annotated[
     str | None,
@@ -79,23 +79,26 @@ class MoveFilters(DeadLetterFilters):
     "matador dead-letters list shop.py --subscriber charge --field 'amount>100'",
     name="list",
 )
-def list_(app: App, *, filters: DeadLetterFilters, common: Common) -> None:
-    """List dead letters, oldest first. Shows the first 100 unless --limit or --json is given."""
-    target = common.load(app).app
-    selection = _select(target, filters)
-    found, filtered = _find(target, selection), selection != Selection()
-    list_found(common, target, found, filters.limit, "dead letter", filtered=filtered)
+def list_(file: File, *, filters: DeadLetterFilters, common: Connecting) -> None:
+    """List dead letters, oldest first. Shows the first 100 unless --limit or --json is given.
+
+    Failed jobs are the dead letters of job queues.
+    """
+    seen = common.sources(file)
+    selection = _select(seen, filters)
+    found, filtered = _find(seen, selection), selection != Selection()
+    list_found(common, seen, found, filters.limit, "dead letter", filtered=filtered)
     _warn_about_fields(selection)
 
 
 @dead_letters.add("matador dead-letters show shop.py --id 3f2a")
 def show(
-    app: App, *, ids: RequiredIds, queue: Queue = None, kind: Kind = None, common: Common
+    file: File, *, ids: RequiredIds, queue: Queue = None, kind: Kind = None, common: Connecting
 ) -> None:
-    """Show dead letters in full: docket, errors and payload, or the bytes if undecodable."""
-    target = common.load(app).app
-    selection = _select(target, DeadLetterFilters(queue=queue, kind=kind), ids)
-    show_found(common, target, _find(target, selection), ids, "dead letter")
+    """Show dead letters in full: errors, traceback and payload, or the bytes if undecodable."""
+    seen = common.sources(file)
+    selection = _select(seen, DeadLetterFilters(queue=queue, kind=kind), ids)
+    show_found(common, seen, _find(seen, selection), ids, "dead letter")
 
 
 @dead_letters.add(
@@ -103,27 +106,27 @@ def show(
     "matador dead-letters redrive shop.py --subscriber charge --error timeout",
     "matador dead-letters redrive shop.py --all --yes",
 )
-def redrive(app: App, *, filters: MoveFilters, common: Common) -> None:
+def redrive(file: File, *, filters: MoveFilters, common: Connecting) -> None:
     """Send dead letters back to their queues, to start again with the first attempt.
 
-    They keep their ids, so resumable subscribers resume after the last completed step. Each is
+    They keep their ids, so resumable handlers resume after the last completed step. Each is
     moved atomically: an interrupted redrive can be run again and repeats nothing. Messages that
     cannot be decoded are left alone unless chosen by --id or --undecodable.
     """
-    _move(common, app, filters, "redrive", undecodable=None if filters.ids else False)
+    _move(common, file, filters, "redrive", undecodable=None if filters.ids else False)
 
 
 @dead_letters.add(
     "matador dead-letters purge shop.py --id 3f2a",
     "matador dead-letters purge shop.py --kind unhandled --yes",
 )
-def purge(app: App, *, filters: MoveFilters, common: Common) -> None:
-    """Delete dead letters for good, with the checkpoints of resumable subscribers."""
-    _move(common, app, filters, "purge", undecodable=None)
+def purge(file: File, *, filters: MoveFilters, common: Connecting) -> None:
+    """Delete dead letters for good, with the checkpoints of resumable handlers."""
+    _move(common, file, filters, "purge", undecodable=None)
 
 
 def _select(
-    app: Matador,
+    seen: Sequence[Source],
     filters: DeadLetterFilters,
     ids: list[str] | None = None,
     undecodable: bool | None = None,
@@ -133,10 +136,13 @@ def _select(
     Raises:
         UsageError: an unknown queue, or an invalid filter.
     """
+    if filters.queue is not None:
+        chosen_queues(seen, filters.queue)
+    warn_of_unknown(seen, filters.event, filters.subscriber)
     return Selection(
-        queue=None if filters.queue is None else known_queue(app, filters.queue).name,
+        queue=filters.queue,
         kind=cast("DeadLetterKind | None", filters.kind),
-        event=filters.event,
+        name=filters.event,
         subscriber=filters.subscriber,
         error=filters.error,
         where=_filters(filters.fields) if filters.fields else None,
@@ -152,35 +158,48 @@ def _filters(given: Sequence[str]) -> FieldFilters:
         raise UsageError(f"--field {error}") from error
 
 
-async def _find(app: Matador, selection: Selection) -> AsyncIterator[MessageView]:
-    async for one in app.dead_letters.browse(selection):
-        yield MessageView(
-            one.stored, one.queue.name, one.envelope, one.problem, one.codec, one.kind
-        )
+async def _letters(
+    seen: Sequence[Source], selection: Selection
+) -> AsyncIterator[tuple[Source, Letter]]:
+    for source in seen:
+        if selection.queue is None or source.topology.has_queue(selection.queue):
+            try:
+                if source.jobs is not None and not await source.exists():
+                    raise QueueNotFoundError(f"there is no queue {source.queues[0]!r}")
+                async for letter in source.letters.browse(selection):
+                    yield source, letter
+            except QueueNotFoundError as error:
+                if len(seen) == 1:
+                    raise
+                note(f"{source.name}: {error}")
+
+
+async def _find(seen: Sequence[Source], selection: Selection) -> AsyncIterator[MessageView]:
+    async for source, one in _letters(seen, selection):
+        yield MessageView.of(source, one.stored, one.queue, one.kind)
 
 
 def _move(
-    common: Common, app: str, filters: MoveFilters, verb: str, *, undecodable: bool | None
+    common: Connecting, file: str, filters: MoveFilters, verb: str, *, undecodable: bool | None
 ) -> None:
-    target = common.load(app).app
-    selection = _select(target, filters, filters.ids, undecodable)
+    seen = common.sources(file)
+    selection = _select(seen, filters, filters.ids, undecodable)
     chosen = selection != Selection(undecodable=undecodable)
     check_chosen(chosen or filters.everything, verb)
-    office = target.dead_letters
-    mover, done = (office.purge, "purged") if verb == "purge" else (office.redrive, "redriven")
+    purges = verb == "purge"
 
-    async def choose() -> list[Place]:
-        places: list[Place] = []
+    async def choose() -> list[tuple[Source, Place]]:
+        places: list[tuple[Source, Place]] = []
         left = 0
         # Those that cannot be decoded are looked at, too: to say how many there are.
-        seen = replace(selection, undecodable=selection.undecodable or None)
-        async for letter in office.browse(seen):
+        looked_at = replace(selection, undecodable=selection.undecodable or None)
+        async for source, letter in _letters(seen, looked_at):
             if not selection.fits(letter):
                 left += 1
             elif filters.limit is not None and len(places) >= filters.limit:
                 break
             else:
-                places.append(office.place(letter))
+                places.append((source, source.letters.place(letter)))
         if left:
             warn(
                 f"{plural(left, 'dead letter')} cannot be decoded and will stay; "
@@ -189,11 +208,14 @@ def _move(
         _warn_about_fields(selection)
         return places
 
-    async def carry_out(places: Sequence[Place], progress: Progress) -> Moved:
+    async def carry_out(source: Source, places: Sequence[Place], progress: Progress) -> Moved:
+        office = source.letters
+        mover = office.purge if purges else office.redrive
         return await mover(places, patience=office.patience, progress=progress)
 
+    done = "purged" if purges else "redriven"
     move = Move(verb, done, "dead letter", choose, carry_out)
-    move_chosen(common, target, move, filters.ids, filters.yes)
+    move_chosen(common, seen, move, filters.ids, filters.yes)
 
 
 def _warn_about_fields(selection: Selection) -> None:

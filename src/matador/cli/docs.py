@@ -12,11 +12,11 @@ from matador.catalog.asyncapi import KIND, Document, asyncapi
 from matador.catalog.compatibility import Side, compare
 from matador.catalog.html_page import html_page
 from matador.catalog.yaml_text import yaml_text
-from matador.cli.commands import App, Commands, Common, a_path, choice, option
-from matador.cli.connection import imported
+from matador.cli.catalogue import catalogue_of
+from matador.cli.commands import Commands, Common, File, a_path, choice, option
 from matador.cli.output import FAILED, UsageError, note, plural, results, warn, wrong_usage
+from matador.cli.receivers import find
 from matador.errors import ConfigurationError
-from matador.loading import load_object
 
 FORMATS = ("asyncapi", "json", "yaml", "html")
 _SIDES = ("readers", "writers", "both")
@@ -26,7 +26,7 @@ schema = Commands("Check that a change of payloads does not break other programs
 
 
 def docs(
-    app: App,
+    app: File,
     *,
     format: Annotated[
         str,
@@ -76,7 +76,7 @@ def docs(
 
 @schema.add("matador schema check shop.py --against asyncapi.json")
 def check(
-    app: App,
+    app: File,
     *,
     against: Annotated[
         Path,
@@ -121,12 +121,9 @@ def check(
 def _document(
     app: str, common: Common, title: str | None = None, version: str | None = None
 ) -> Document:
-    from matador.cli.catalogue import DOCUMENTED, catalogue_of  # imports all ways in
-
-    kinds: Any = DOCUMENTED
-    noun = "application, job queue, worker, RPC server, subscriber or queue service"
-    main, module = imported(lambda: load_object(app, kinds, noun), common.level())
-    document, problems = asyncapi(catalogue_of(main, module, title, version))
+    found = find(app, common.level())
+    main = next(iter(found.receivers.values()))
+    document, problems = asyncapi(catalogue_of(main, found.module, title, version))
     for problem in problems:
         warn(problem)
     return document

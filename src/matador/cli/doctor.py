@@ -1,4 +1,4 @@
-"""``matador doctor``: checks everything an application needs, and says what to fix.
+"""``matador doctor``: checks everything that a file needs, and says what to fix.
 
 The transports find out about their own storage and broker (``LocalStorage``, ``Examining``).
 """
@@ -12,29 +12,37 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias
 
 import typer
 from rich.text import Text
 
-from matador.cli.commands import App, Common
-from matador.cli.connection import connect, run_within
+from matador.cli.catalogue import contents_of
+from matador.cli.commands import Common, Connecting, File
+from matador.cli.connection import connect, in_process, run_within
 from matador.cli.output import FAILED, CommandError, UsageError, mark, plural, table
-from matador.cli.topology import differences, look_for_queues, users_of
+from matador.cli.receivers import find
+from matador.cli.topology import look_for_queues, users_of
 from matador.errors import MatadorError, SubscriberIsStubError, UnsupportedError
 from matador.events.app import Matador
-from matador.events.queue_counts import count
 from matador.model.message import Finding
 from matador.model.subscriber import SubscriberStub
-from matador.transports.base import Examining, LocalStorage
+from matador.observe.sources import Source, sources
+from matador.transports.base import Examining, LocalStorage, Transport
 from matador.transports.credentials import without_secrets
 
 Status: TypeAlias = Literal["ok", "warning", "problem"]
 
 _TAKE_OVER = "fine if intended; otherwise delete the queue when it is empty and apply the topology"
 _FIRST_SANE_TIME = 1_704_067_200.0  # 2024, before which this did not exist
+_DEAD = "see `matador dead-letters list`, then redrive or purge them"
+_UNHANDLED = (
+    "unhandled ones have another application in the same namespace (give each its own: "
+    "Topology('shop', …)), a renamed event (aliases=[…]) or a worker that was not updated; fix "
+    "that first, then redrive them"
+)
 _FINE = {"ok": True, "warning": None, "problem": False}
 _PATIENCE = 30.0
 
@@ -49,14 +57,14 @@ class Check:
     fix: str = ""
 
 
-def doctor(app: App, *, common: Common) -> None:
-    """Check the application, its broker and this machine, and say what to fix.
+def doctor(file: File, *, common: Connecting) -> None:
+    """Check everything in a file, its brokers and this machine, and say what to fix.
 
     ✓ is fine, ! is a warning, ✗ is a problem. Exits with 1 if there is a problem. Creates nothing.
     """
     checks = list(check_machine())
     try:
-        target = common.load(app, logging.CRITICAL).app
+        found = find(file, common.level(logging.CRITICAL))
     except UsageError:
         raise
     except CommandError as error:
@@ -65,25 +73,56 @@ def doctor(app: App, *, common: Common) -> None:
         fix = "run with --verbose for the traceback"
         checks.append(Check("application", "problem", str(error), fix))
     else:
-        checks.append(Check("application", "ok", f"{app} loads"))
-        checks += [*check_schema(target), *check_fit(target)]
-        checks += run_within(_check_transport(target), _PATIENCE, "checking the broker")
+        checks.append(Check("application", "ok", f"{file} loads"))
+        seen = sources(found.receivers)
+        for source in seen:
+            checks += _named(source, seen, check_source(source))
+        work = _check_transports(seen, common.wait)
+        checks += run_within(work, _PATIENCE + (common.wait or 0.0), "checking the broker")
     _show(common, checks)
     if any(one.status == "problem" for one in checks):
         raise typer.Exit(FAILED)
 
 
-async def _check_transport(app: Matador) -> list[Check]:
-    transport = app.transport
-    if transport.capabilities.in_process:
+def check_source(source: Source) -> Iterator[Check]:
+    """What can be found out about something that receives without a connection."""
+    app = source.app
+    if app is not None:
+        yield from check_schema(app)
+        yield from check_fit(app)
+        return
+    handlers = contents_of([source.service]).receivers
+    if handlers or source.jobs is not None:
+        names = ", ".join(one.name for one in handlers) or "no declared jobs"
+        yield Check("handlers", "ok", f"{', '.join(source.queues)}: {names}")
+    else:
+        yield Check("handlers", "problem", "there are no handlers", "add one before it starts")
+
+
+def _named(source: Source, seen: Sequence[Source], checks: Iterable[Check]) -> Iterator[Check]:
+    """Checks with the name of what they are about, if there are several."""
+    for one in checks:
+        yield one if len(seen) == 1 else replace(one, name=f"{source.name}: {one.name}")
+
+
+async def _check_transports(seen: Sequence[Source], wait: float | None) -> list[Check]:
+    checks: list[Check] = []
+    for source in seen:
+        checks += _named(source, seen, await _check_transport(source, wait))
+    return checks
+
+
+async def _check_transport(source: Source, wait: float | None) -> list[Check]:
+    if in_process(source.service):
         text = "messages live inside each process and are lost when it ends"
         return [Check("transport", "warning", text, "use another transport in production")]
+    transport = source.transport
     checks: list[Check] = []
     if isinstance(transport, LocalStorage):
         checks += map(as_check, await asyncio.to_thread(transport.examine_storage))
         if transport.missing_storage or any(one.status == "problem" for one in checks):
             return checks
-    return [*checks, *[check async for check in check_broker(app)]]
+    return [*checks, *[check async for check in check_broker(source, wait)]]
 
 
 def _show(common: Common, checks: list[Check]) -> None:
@@ -171,29 +210,29 @@ def check_fit(app: Matador) -> Iterator[Check]:
         yield Check("checkpoints", "warning", text, fix)
 
 
-async def check_broker(app: Matador) -> AsyncIterator[Check]:
+async def check_broker(source: Source, wait: float | None = None) -> AsyncIterator[Check]:
     """Connection, broker settings, queues and dead letters. Connects and disconnects."""
-    started = time.perf_counter()
+    transport, started = source.transport, time.perf_counter()
     try:
-        await connect(app.transport)
+        await connect(transport, wait)
     except MatadorError as error:
         yield Check("connection", "problem", str(error), error.description)
         return
     try:
         took = (time.perf_counter() - started) * 1000
-        yield Check("connection", "ok", f"{app.transport.name}, in {took:.0f} ms")
-        for check in (*await _check_settings(app), *await _check_queues(app)):
+        yield Check("connection", "ok", f"{transport.name}, in {took:.0f} ms")
+        for check in (*await _check_settings(transport), *await _check_queues(source)):
             yield check
     finally:
-        await app.transport.disconnect()
+        await transport.disconnect()
 
 
-async def _check_settings(app: Matador) -> list[Check]:
+async def _check_settings(transport: Transport) -> list[Check]:
     """The transport's own findings."""
-    if not isinstance(app.transport, Examining):
+    if not isinstance(transport, Examining):
         return []
     try:
-        findings = await app.transport.examine()
+        findings = await transport.examine()
     except MatadorError as error:
         return [Check("broker", "warning", f"could not be checked: {error}")]
     return [as_check(one) for one in findings]
@@ -205,21 +244,21 @@ def as_check(finding: Finding) -> Check:
     return Check(finding.subject, status, finding.text, finding.fix)
 
 
-async def _check_queues(app: Matador) -> list[Check]:
+async def _check_queues(source: Source) -> list[Check]:
     try:
-        found = await look_for_queues(app)
-        missing = [one.name for one in found if not one.exists]
+        found = await look_for_queues(source)
+        missing = [one.shown for one in found if not one.exists]
         if missing:
             fix = "run `matador topology apply`, or start a worker"
             return [Check("queues", "warning", f"missing: {', '.join(missing)}", fix)]
         checks = [Check("queues", "ok", f"all {len(found)} exist")]
         checks += [
             Check(one.queue or "topology", "warning", one.text, _TAKE_OVER)
-            for one in await differences(app)
+            for one in await source.differences()
         ]
         dead = {
             f"{one.queue}.{kind}": number
-            for one in await count(app)
+            for one in await source.counts()
             for kind, number in one.dead_letters.items()
             if number
         }
@@ -227,6 +266,6 @@ async def _check_queues(app: Matador) -> list[Check]:
         return [Check("queues", "warning", str(error))]
     if dead:
         text = ", ".join(f"{number:,} in {name}" for name, number in dead.items())
-        fix = "see `matador dead-letters list`, then redrive or purge them"
+        fix = _UNHANDLED if any(name.endswith(".unhandled") for name in dead) else _DEAD
         return [*checks, Check("dead letters", "warning", text, fix)]
     return [*checks, Check("dead letters", "ok", "none")]

@@ -11,8 +11,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Annotated, Any, NoReturn, cast
 
+import typer
+
+from matador.cli.completion import names_of
 from matador.cli.output import UsageError
 from matador.model.options import suggestion
 
@@ -30,13 +33,36 @@ class EventInput:
     options: dict[str, Any]
 
 
-def event_input(event: str, data: str | None, given: dict[str, Any]) -> EventInput:
+EventArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="EVENT",
+        help="The event's key; or a .json file with the whole event (- for stdin).",
+        show_default=False,
+        autocompletion=names_of("events"),
+    ),
+]
+PayloadArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="JSON",
+        help="The payload as JSON, or a file with it (- for stdin).",
+        show_default=False,
+    ),
+]
+
+
+def event_input(
+    event: str, data: str | None, given: dict[str, Any], command: str = "send"
+) -> EventInput:
     """The event to send, from the arguments of a command. ``given`` options override a file's.
 
     Raises:
         UsageError: it cannot be read.
     """
     if data is not None:
+        if data.endswith(".json"):
+            return EventInput(event, read_json(_file(data), data), given)
         return EventInput(event, read_data(data, "the payload"), given)
     if event == "-":
         given_event = read_event(read_json_object(_stdin(), "stdin"), "stdin")
@@ -44,7 +70,8 @@ def event_input(event: str, data: str | None, given: dict[str, Any]) -> EventInp
         given_event = read_event(read_json_object(_file(event), event), event)
     else:
         raise UsageError(
-            f"the payload is missing: write matador send APP {event} '{{…}}', or give a .json file"
+            f"the payload is missing: write matador {command} APP {event} '{{…}}', or give a .json "
+            f"file"
         )
     return replace(given_event, options={**given_event.options, **given})
 
@@ -84,14 +111,14 @@ def _known(given: dict[str, Any], names: Sequence[str], what: str) -> dict[str, 
 
 def _stdin() -> str:
     try:
-        return sys.stdin.buffer.read().decode()
+        return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"stdin is not UTF-8: {error}") from None
 
 
 def _file(name: str) -> str:
     try:
-        return Path(name).read_text("utf-8")
+        return Path(name).read_text("utf-8-sig")  # some editors begin a file with a BOM
     except FileNotFoundError:
         raise UsageError(f"the file {name} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:

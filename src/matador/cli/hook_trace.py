@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from matador.cli.safe_text import tidy
-from matador.events.hooks import Hooks
+from matador.runtime.hooks import Hooks
 
 _DETAILS: dict[str, Callable[[Any], str]] = {
     "on_enqueue_success": lambda event: f"stored in {event.queue}",

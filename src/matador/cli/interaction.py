@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import typer
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,14 +17,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from matador.cli.output import CommandError, UsageError, err
+from matador.cli.output import UsageError, err, note
 
 
 def confirm(question: str, otherwise: str) -> None:
     """Ask for confirmation.
 
     Raises:
-        CommandError: the answer was no.
+        typer.Exit: the answer was no. That is no failure.
         UsageError: there is no terminal to ask on; ``otherwise`` says what would have been done.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -36,7 +37,8 @@ def confirm(question: str, otherwise: str) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     if answer.strip().lower() not in ("y", "yes"):
-        raise CommandError("nothing was changed")
+        note("nothing was changed")
+        raise typer.Exit
 
 
 def working(text: str) -> AbstractContextManager[object]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from matador.cli.commands import Common, option
+from matador.cli.commands import Connecting, option
 from matador.cli.connection import connect, missing_storage
 from matador.cli.output import CommandError, UsageError, show_logs, wrong_usage
 from matador.errors import ConfigurationError, InvalidJobError, QueueNotFoundError
@@ -25,7 +25,7 @@ _EXAMPLES = "sqlite:///jobs.db, redis://localhost or amqp://localhost"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQueueOptions:
-    """The arguments that all commands have except ``jobs worker``."""
+    """The arguments that all commands about jobs have."""
 
     queue: Annotated[
         str,
@@ -38,7 +38,7 @@ class JobQueueOptions:
 
     def run(
         self,
-        common: Common,
+        common: Connecting,
         work: Callable[[Queue], Awaitable[T]],
         *,
         create: bool = False,
@@ -70,7 +70,7 @@ class JobQueueOptions:
 
         async def connected() -> T:
             try:
-                await connect(provider.transport)
+                await connect(provider.transport, common.wait)
                 if not create:
                     await _check_exists(provider, self.queue)
                 async with queue:
@@ -88,7 +88,7 @@ async def _check_exists(provider: JobProvider, queue: str) -> None:
     Raises:
         CommandError: there is no such queue.
     """
-    from matador.jobs.message_jobs import MessageJobs, job_topology
+    from matador.jobs.provider import MessageJobs, job_topology
 
     transport, name = provider.transport, queue
     if not transport.capabilities.depth or not isinstance(transport, Measuring):

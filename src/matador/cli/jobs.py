@@ -1,4 +1,4 @@
-"""``matador jobs``: runs, adds, lists and changes background jobs."""
+"""``matador jobs``: adds, lists and changes background jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import typer
 
-from matador.cli.commands import All, Commands, Common, Limit, Yes, choice, option
+from matador.cli.commands import All, Commands, Connecting, Limit, Yes, choice, option
 from matador.cli.event_input import read_data
 from matador.cli.interaction import confirm, counting_progress, working
 from matador.cli.job_queue import JobQueueOptions
@@ -19,7 +19,6 @@ from matador.cli.job_views import (
     stats_json,
     stats_table,
 )
-from matador.cli.jobs_worker import jobs_worker
 from matador.cli.output import FAILED, CommandError, UsageError, plural
 from matador.cli.stored_messages import complain_about
 from matador.errors import JobNotFoundError, JobStateError
@@ -37,16 +36,11 @@ _ID = option("ID", "The id of a job. Can be repeated.", "--id")
 JobIds = Annotated[list[str] | None, _ID]
 RequiredJobIds = Annotated[list[str], _ID]
 
-jobs = Commands("Run background jobs, list them, retry or remove them, and pause queues.")
-jobs.add(
-    "matador jobs worker shop.jobs:worker",
-    "matador jobs worker jobs.py --processes 4 --concurrency 20",
-    name="worker",
-)(jobs_worker)
+jobs = Commands("Add background jobs, list them, retry or remove them, and pause queues.")
 
 
 @jobs.add("matador jobs stats emails --provider redis://localhost")
-def stats(*, target: JobQueueOptions, common: Common) -> None:
+def stats(*, target: JobQueueOptions, common: Connecting) -> None:
     """Show how many jobs are in each state."""
     found = target.run(common, lambda queue: queue.stats())
     common.show(stats_json(target.queue, found), stats_table(target.queue, found))
@@ -65,7 +59,7 @@ def list_jobs(
         choice("STATUS", f"The state: {', '.join(JOB_STATUSES)}.", "--status", JOB_STATUSES),
     ] = "waiting",
     limit: Limit = _LISTED,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """List the jobs in one state, by default those that are waiting.
 
@@ -100,7 +94,7 @@ async def _elsewhere(queue: Queue) -> str:
 
 
 @jobs.add("matador jobs show emails --provider redis://localhost --id 3f2a9c")
-def show(*, target: JobQueueOptions, ids: RequiredJobIds, common: Common) -> None:
+def show(*, target: JobQueueOptions, ids: RequiredJobIds, common: Connecting) -> None:
     """Show everything about jobs: data, state, times, error and result."""
 
     async def look(queue: Queue) -> list[Job[Any]]:
@@ -126,7 +120,7 @@ def retry(
     ids: JobIds = None,
     all_: All = False,
     yes: Yes = False,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Run failed jobs again, with all their attempts."""
     if bool(ids) == all_:
@@ -147,7 +141,7 @@ def remove(
         str | None, choice("STATUS", "All jobs in this state.", "--status", _REMOVABLE)
     ] = None,
     yes: Yes = False,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Remove jobs for good. Running jobs cannot be removed."""
     if bool(ids) == (status is not None):
@@ -166,7 +160,7 @@ async def _remove(queue: Queue, job_id: str) -> None:
 
 def _change(
     target: JobQueueOptions,
-    common: Common,
+    common: Connecting,
     ids: Sequence[str] | None,
     status: JobStatus | None,
     verb: str,
@@ -221,14 +215,14 @@ def _change(
 
 
 @jobs.add("matador jobs pause emails --provider redis://localhost")
-def pause(*, target: JobQueueOptions, common: Common) -> None:
+def pause(*, target: JobQueueOptions, common: Connecting) -> None:
     """Stop all workers from getting jobs of a queue. Running jobs finish."""
     target.run(common, lambda queue: queue.pause())
     common.show({"queue": target.queue, "paused": True}, f"{target.queue} is paused")
 
 
 @jobs.add("matador jobs resume emails --provider redis://localhost")
-def resume(*, target: JobQueueOptions, common: Common) -> None:
+def resume(*, target: JobQueueOptions, common: Connecting) -> None:
     """Let workers get jobs of a paused queue again."""
     target.run(common, lambda queue: queue.resume())
     common.show({"queue": target.queue, "paused": False}, f"{target.queue} is not paused")
@@ -244,7 +238,7 @@ def schedules(
     removed: Annotated[
         str | None, option("KEY", "End the recurring job with this key.", "--remove")
     ] = None,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """List recurring jobs, the next one first, or end one with --remove.
 
@@ -288,7 +282,7 @@ def add(
     concurrency_key: Annotated[
         str | None, option("KEY", "Workers may limit how many jobs with one key run at once.")
     ] = None,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Add a job, and create the queue if it does not exist."""
     value = None if data is None else read_data(data, "the data")

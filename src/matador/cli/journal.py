@@ -14,6 +14,7 @@ from matador.cli.commands import (
     App,
     Commands,
     Common,
+    Connecting,
     JournalFolder,
     UntilEmpty,
     a_location,
@@ -53,7 +54,7 @@ def tap(
     rotate: Annotated[
         float, option("SECONDS", "Start a new segment after this many seconds.", min=0.1)
     ] = 60.0,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Move the messages of a queue into a journal, until Ctrl-C.
 
@@ -64,7 +65,7 @@ def tap(
     name = target.topology.full_name(known_queue(target, queue).name)
     if journal.exists() and not journal.is_dir():
         raise UsageError(f"{journal} is a file; the journal must be a folder")
-    made = asyncio.run(_tap(target, name, journal, until_empty, rotate))
+    made = asyncio.run(_tap(target, name, journal, until_empty, rotate, common.wait))
     malformed = f", {made.malformed:,} of them undecodable" if made.malformed else ""
     common.show(
         {"queue": name, "landed": made.landed, "malformed": made.malformed},
@@ -119,12 +120,14 @@ def ship(
     common.show(asdict(done), remark=remark)
 
 
-async def _tap(app: Matador, queue: str, folder: Path, until_empty: bool, rotate: float) -> Tap:
+async def _tap(
+    app: Matador, queue: str, folder: Path, until_empty: bool, rotate: float, wait: float | None
+) -> Tap:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with connected(app):
+    async with connected([app], wait):
         with progress_bar(TextColumn("{task.completed:,} written")) as progress:
             task = progress.add_task(queue, total=None)
             made = Tap(

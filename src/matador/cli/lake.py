@@ -81,7 +81,6 @@ def query(
     """
     show_spark_logs(common.verbose)
     target = open_lake(lake, None if app is None else load(app).app.schema)
-    target.layout.check()
     start_spark(target, spark, brief=target.is_small())
     with working("querying…"):
         from matador.spark.runtime.messages import first_rows  # Spark is running
@@ -201,18 +200,6 @@ def release(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common)
     show_spark_logs(common.verbose)
     result = start_spark(open_lake(lake, load(app).app.schema), spark).release()
     remark = f"released {plural(result.released, 'row')}; {result.left:,} left in quarantine"
-    common.show(asdict(result), remark=remark)
-
-
-@lake.add("matador lake convert --lake lake/")
-def convert(*, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
-    """Convert a lake of an earlier version to Delta tables. If interrupted, run it again."""
-    show_spark_logs(common.verbose)
-    result = start_spark(open_lake(lake), spark).convert()
-    remark = (
-        f"converted {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
-        f"{result.quarantine:,} in quarantine"
-    )
     common.show(asdict(result), remark=remark)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.progress import BarColumn
 
-from matador.cli.commands import Common, OptionalApp, a_location, choice, flag, option
+from matador.cli.commands import Common, Connecting, OptionalApp, a_location, choice, flag, option
 from matador.cli.completion import names_of
 from matador.cli.connection import load
 from matador.cli.interaction import progress_bar
@@ -70,7 +70,7 @@ def ingest(
     ] = None,
     follow: Annotated[bool, flag("Keep running until Ctrl-C.", "--follow")] = False,
     spark: SparkOptions,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Add new records of a journal, or new messages of Kafka, to the tables.
 
@@ -86,6 +86,8 @@ def ingest(
     target = open_lake(lake, None if loaded is None else loaded.schema, create=True)
     if kafka:
         _check_queues(source, given["queues"])
+    if loaded is not None and kafka:
+        common.reach(loaded)
     if not (follow or common.verbose):  # the summary says the same
         logging.getLogger("matador.lake").setLevel(logging.ERROR)
     start_spark(target, spark)

@@ -14,6 +14,7 @@ from matador.cli.commands import (
     All,
     AppOrQueue,
     Common,
+    Connecting,
     DryRun,
     Yes,
     flag,
@@ -82,7 +83,7 @@ def replay(
     dry_run: DryRun = False,
     yes: Yes = False,
     spark: SparkOptions,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Send events of the lake again, each to its original subscriber unless --to is given.
 
@@ -100,6 +101,7 @@ def replay(
         unknown = "" if replay_id is None else f"there is no replay {replay_id} to resume; "
         raise UsageError(f"{unknown}choose what to replay: give a filter such as --event, or --all")
     choice: dict[str, Any] = {**asdict(filters), "where": where, "to": to, "replays": replays}
+    common.reach(target.target)
     start_spark(source, spark)
     with wrong_usage(*WRONG), working("counting…"):
         plan = begun or source.replay(app, **choice, dry_run=True, replay_id=replay_id)
@@ -141,7 +143,7 @@ def redrive(
     dry_run: DryRun = False,
     yes: Yes = False,
     spark: SparkOptions,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Send dead letters back to their queues, chosen by what the lake knows about their failures.
 
@@ -163,6 +165,7 @@ def redrive(
         "signature": signature,
         "missing": "replay" if replay_missing else "leave",
     }
+    common.reach(target.target)
     start_spark(source, spark)
     with wrong_usage(*WRONG), working("counting…"):
         plan = source.redrive(app, **choice, dry_run=True)

@@ -16,97 +16,115 @@ from rich.text import Text
 
 from matador.cli.output import table
 from matador.cli.safe_text import one_line
-from matador.codec.base import Codec, RawEnvelope
-from matador.errors import InvalidEventError
-from matador.model.envelope import Docket
-from matador.model.event import EventType
+from matador.events.way import EventReader
 from matador.model.message import StoredMessage
-from matador.model.topology import DeadLetterKind
+from matador.model.topology import DeadLetterKind, WorkQueue
+from matador.observe.sources import Source
+from matador.runtime.dead_letters import Contents, delivery_of
 
 Noun: TypeAlias = Literal["dead letter", "message"]
 
 _SHORT_ID = 8
 _DUMPED = 4096
 _LINE = 16
-_ANY_EVENT = EventType("any", "Any event.", dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """A stored message. ``problem`` says why there is no envelope; only dead letters have a kind.
+    """A stored message, as its way in reads it. Only dead letters have a kind.
 
     ``queue`` is the short name of the work queue it is in, or was in.
     """
 
     stored: StoredMessage
     queue: str
-    envelope: RawEnvelope | None
-    problem: str | None
-    codec: Codec
+    contents: Contents
+    way: str
     kind: DeadLetterKind | None = None
+    before: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        stored: StoredMessage,
+        queue: WorkQueue,
+        kind: DeadLetterKind | None = None,
+    ) -> MessageView:
+        """A message that is stored in a queue of a source, or among its dead letters."""
+        reader = source.reader
+        contents = reader.read(delivery_of(stored), source.topology.full_name(queue.name))
+        before = None
+        if isinstance(reader, EventReader) and contents.envelope is not None:
+            before = reader.plain(contents.envelope.before)
+        return cls(stored, queue.name, contents, source.way, kind, before)
 
     @property
     def id(self) -> str:
-        """The envelope's id, or the transport's."""
-        return self.stored.id if self.envelope is None else self.envelope.id
+        """The message's own id, or the transport's."""
+        return self.contents.id
 
     @property
-    def docket(self) -> Docket | None:
-        """The docket, if it can be decoded."""
-        return None if self.envelope is None else self.envelope.docket
-
-    def plain(self, raw: msgspec.Raw | None) -> Any:
-        """A payload as plain data, whatever the type of its event; None if it is no object."""
-        try:
-            return None if raw is None else self.codec.decode_payload(_ANY_EVENT, raw)
-        except InvalidEventError:
-            return None
+    def attempts(self) -> int:
+        """How many attempts there were. An event that waits has the number of its next one."""
+        made = self.contents.attempts
+        next_one = self.kind is None and self.contents.envelope is not None
+        return max(0, made - 1) if next_one else made
 
 
 def as_table(messages: Sequence[MessageView]) -> Table:
     """Dead letters or waiting messages, one per line."""
     dead = messages[0].kind is not None
     columns = ("died", "queue", "why") if dead else ("state", "due", "queue")
-    made = table("id", "event", "subscriber", "attempts", *columns, right=("attempts",))
+    made = table("id", "message", "receiver", "attempts", *columns, right=("attempts",))
     for column in made.columns[:1] + made.columns[4:6]:
         column.no_wrap = True
     length = _id_length([message.id for message in messages])
     for message in messages:
-        stored, docket = message.stored, message.docket
+        stored, contents = message.stored, message.contents
         if dead:
-            usual = message.kind in (None, "undeliverable")
+            usual = message.kind in (None, "undeliverable", "dlq")
             queue = message.queue if usual else f"{message.queue} ({message.kind})"
             why = Text(one_line(_why(message)), overflow="ellipsis", no_wrap=True)
             cells = (when(stored.stored_at), queue, why)
         else:
-            cells = (stored.state, when(stored.due_at or stored.stored_at), message.queue)
+            cells = (state_of(stored.state), when(stored.due_at or stored.stored_at), message.queue)
         id_ = Text(one_line(message.id[:length]), "bold")
-        if docket is None:
+        if contents.problem is not None:
             made.add_row(id_, Text("undecodable", "yellow"), "", "", *cells)
         else:
-            event, subscriber = one_line(docket.event_key), one_line(docket.target_subscriber)
-            made.add_row(id_, event, subscriber, str(docket.attempts), *cells)
+            name, receiver = one_line(contents.name), one_line(contents.receiver)
+            made.add_row(id_, name, receiver, str(message.attempts), *cells)
     return made
 
 
+def state_of(state: str) -> str:
+    """The word that all commands have for a state of the transport."""
+    return "waiting" if state == "ready" else state
+
+
 def _why(letter: MessageView) -> str:
-    """Why it died, in one line: the last error if there is one, otherwise the reason."""
-    last = None if letter.docket is None else letter.docket.last_error
-    text = last or letter.stored.reason or letter.problem or ""
-    return text.strip().partition("\n")[0]
+    """Why it died, in one line: the last error with its type, otherwise the reason."""
+    last, kind = letter.contents.last_error, letter.stored.error_type
+    text = last or letter.stored.reason or letter.contents.problem or ""
+    line = text.strip().partition("\n")[0]
+    name = (kind or "").rpartition(".")[2]
+    return f"{name}: {line}" if last and name and not line.startswith(name) else line
 
 
 def as_json(message: MessageView, *, full: bool) -> dict[str, Any]:
     """A message as ``--json`` prints it. ``full`` adds docket and payload, or the body."""
-    stored, docket = message.stored, message.docket
+    stored, contents = message.stored, message.contents
+    decodable = contents.problem is None
     made: dict[str, Any] = {
         "id": message.id,
         "queue": message.queue,
-        "decodable": docket is not None,
-        "event": docket and docket.event_key,
-        "subscriber": docket and docket.target_subscriber,
-        "attempts": docket and docket.attempts,
-        "last_error": docket and docket.last_error,
+        "way": message.way,
+        "decodable": decodable,
+        "event": contents.name if decodable else None,
+        "subscriber": contents.receiver if decodable else None,
+        "attempts": message.attempts if decodable else None,
+        "last_error": contents.last_error,
     }
     if message.kind is not None:
         made |= {
@@ -119,7 +137,7 @@ def as_json(message: MessageView, *, full: bool) -> dict[str, Any]:
         }
     else:
         made |= {
-            "state": stored.state,
+            "state": state_of(stored.state),
             "sent_at": iso(stored.stored_at),
             "due_at": iso(stored.due_at),
             "deliveries": stored.delivery_count,
@@ -130,29 +148,32 @@ def as_json(message: MessageView, *, full: bool) -> dict[str, Any]:
 
 
 def _contents(message: MessageView) -> dict[str, Any]:
-    stored, envelope = message.stored, message.envelope
-    headers = {"headers": dict(stored.headers), "traceback": stored.traceback}
-    if envelope is None:
+    stored, contents = message.stored, message.contents
+    made = {"headers": dict(stored.headers), "traceback": stored.traceback}
+    if contents.problem is not None:
         return {
-            **headers,
-            "problem": message.problem,
+            **made,
+            "problem": contents.problem,
             "body": stored.body.decode("utf-8", "backslashreplace"),
             "body_hex": stored.body.hex(),
         }
-    made = {**headers, "docket": msgspec.to_builtins(envelope.docket)}
-    made["data"] = message.plain(envelope.data)
-    before = message.plain(envelope.before)
+    if contents.envelope is not None:
+        made["docket"] = msgspec.to_builtins(contents.envelope.docket)
+    else:
+        made |= {"correlation_id": contents.correlation_id, "metadata": dict(contents.metadata)}
+    made["data"] = contents.plain()
+    before = message.before
     return made if before is None else {**made, "before": before}
 
 
 def in_full(message: MessageView) -> RenderableType:
     """Everything about a message, for people."""
-    stored, envelope = message.stored, message.envelope
+    stored, contents = message.stored, message.contents
     details = Details(message.id)
     fact, part = details.fact, details.part
     fact("queue", stored.queue)
     if stored.reason is None:
-        fact("state", stored.state)
+        fact("state", state_of(stored.state))
         fact("sent", iso(stored.stored_at))
         fact("due", iso(stored.due_at))
     else:
@@ -161,29 +182,33 @@ def in_full(message: MessageView) -> RenderableType:
         fact("error type", stored.error_type)
     if stored.traceback is not None:
         part("traceback", stored.traceback.rstrip())
-    if envelope is None:
-        fact("problem", message.problem)
+    if contents.problem is not None:
+        fact("problem", contents.problem)
         fact("bytes", f"{len(stored.body):,}")
         part("body", _hexdump(stored.body))
         return details.rendered
-    docket = envelope.docket
-    fact("event", docket.event_key)
-    fact("description", docket.event_description)
-    fact("subscriber", docket.target_subscriber)
-    fact("importance", docket.importance)
-    fact("attempts", docket.attempts)
-    fact("created", iso(docket.created_at))
-    fact("scheduled for", iso(docket.scheduled_for))
-    fact("original queue", docket.original_queue)
-    fact("correlation id", docket.correlation_id)
-    fact("first error", docket.first_error)
-    if docket.last_error != docket.first_error:
-        fact("last error", docket.last_error)
-    before, data = message.plain(envelope.before), message.plain(envelope.data)
-    for name, value in (("metadata", docket.metadata or None), ("before", before), ("data", data)):
+    fact("message", contents.name)
+    docket = None if contents.envelope is None else contents.envelope.docket
+    if docket is not None:
+        fact("description", docket.event_description)
+    fact("receiver", contents.receiver)
+    if docket is not None:
+        fact("importance", docket.importance)
+    fact("attempts", message.attempts)
+    fact("created", iso(contents.created_at))
+    if docket is not None:
+        fact("scheduled for", iso(docket.scheduled_for))
+    fact("original queue", contents.original_queue)
+    fact("correlation id", contents.correlation_id)
+    fact("first error", contents.first_error)
+    if contents.last_error != contents.first_error:
+        fact("last error", contents.last_error)
+    before, data = message.before, contents.plain()
+    metadata = dict(contents.metadata) or None
+    for name, value in (("metadata", metadata), ("before", before), ("data", data)):
         details.json(name, value)
-    if data is None:
-        part("data, not an object", _hexdump(bytes(envelope.data)))
+    if data is None and contents.envelope is not None:
+        part("data, not an object", _hexdump(bytes(contents.envelope.data)))
     return details.rendered
 
 

@@ -1,21 +1,20 @@
-"""What worker commands offer to those who watch: metrics and health checks over HTTP, JSON logs."""
+"""Options of worker commands: metrics and health checks over HTTP, history, JSON logs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from matador.cli.commands import a_path, choice, option
 from matador.cli.output import UsageError, json_logs, wrong_usage
 from matador.errors import ConfigurationError, MissingExtraError
 from matador.observe.endpoint import LOOPBACK, MetricsServer
 from matador.observe.history import History
-from matador.observe.metrics import PrometheusMetrics
-from matador.observe.probes import AnyHealth
-from matador.runtime.process import Runnable
-from matador.runtime.recorder import Recorder, Recorders
+from matador.observe.metrics import Metrics
+from matador.runtime.hooks import Hooks
+from matador.runtime.service import Service
 
 LOG_FORMATS = ("human", "json")
 _LAST_PORT = 65535
@@ -89,79 +88,43 @@ class Observing:
             line += ["--metrics-port", str(self.metrics_port), "--metrics-host", self.metrics_host]
         return line
 
-    def metrics_among(self, present: Iterable[object]) -> tuple[PrometheusMetrics | None, bool]:
-        """The metrics to serve, if any are to be served, and whether they are new.
+    def hooks_for(self, receivers: Sequence[Service]) -> list[Hooks]:
+        """The metrics and the history that were asked for, to be added where they are missing.
 
-        Those that the application has are used.
+        Metrics that a receiver has are used for all.
 
         Raises:
-            UsageError: the extra is not installed.
+            UsageError: the extra is not installed, or receivers have different metrics.
         """
-        if self.metrics_port is None:
-            return None, False
-        for one in present:
-            if isinstance(one, PrometheusMetrics):
-                return one, False
-        with wrong_usage(MissingExtraError):
-            return PrometheusMetrics(), True
+        hooks: list[Hooks] = []
+        present = {id(hook): hook for one in receivers for hook in one.hooks}.values()
+        if self.metrics_port is not None:
+            known = [hook for hook in present if isinstance(hook, Metrics)]
+            if len(known) > 1:
+                raise UsageError(
+                    "--metrics-port: there are several Metrics hooks, and one page cannot show "
+                    "them all; give the same object to all, or to none"
+                )
+            with wrong_usage(MissingExtraError):
+                hooks.append(known[0] if known else Metrics())
+        if self.history is not None:
+            found = next((hook for hook in present if isinstance(hook, History)), None)
+            hooks.append(found or History(self.history))
+        return hooks
 
-    def history_among(self, present: Iterable[object]) -> History | None:
-        """A history to add, if one was asked for and the application has none."""
-        if self.history is None or any(isinstance(one, History) for one in present):
-            return None
-        return History(self.history)
-
-    def served(
-        self, worker: Observable, metrics: PrometheusMetrics | None, process: int | None
-    ) -> Runnable:
-        """The worker with an endpoint beside it, if one was asked for.
+    def endpoint(
+        self, receivers: Sequence[Service], hooks: Sequence[Hooks], process: int | None
+    ) -> MetricsServer | None:
+        """What serves the metrics and the health of all receivers, if it was asked for.
 
         Raises:
             UsageError: the port is taken, or the address is not one of this machine.
         """
+        metrics = next((one for one in hooks if isinstance(one, Metrics)), None)
         if metrics is None or self.metrics_port is None:
-            return worker
+            return None
+        for one in receivers:
+            metrics.watch(one)
         port = self.metrics_port + (process or 1) - 1
         with wrong_usage(ConfigurationError):
-            server = MetricsServer(worker, metrics, host=self.metrics_host, port=port)
-        return _Served(worker, server)
-
-
-class Observable(Runnable, Protocol):
-    """A worker that says how it is doing."""
-
-    def health(self) -> AnyHealth:
-        """How it is doing."""
-        ...
-
-
-class _Served:
-    """A worker with an endpoint, which answers from before the start until after the shutdown."""
-
-    def __init__(self, worker: Runnable, server: MetricsServer) -> None:
-        self._worker = worker
-        self._server = server
-
-    async def start(self) -> None:
-        await self._server.start()
-        try:
-            await self._worker.start()
-        except BaseException:
-            await self._server.close()
-            raise
-
-    async def shutdown(self) -> None:
-        try:
-            await self._worker.shutdown()
-        finally:
-            await self._server.close()
-
-    async def force_shutdown(self) -> None:
-        await self._worker.force_shutdown()
-
-
-def flat(recorder: Recorder | None) -> list[Recorder]:
-    """A recorder, or those that it consists of."""
-    if isinstance(recorder, Recorders):
-        return [one for inner in recorder.recorders for one in flat(inner)]
-    return [] if recorder is None else [recorder]
+            return MetricsServer(receivers, metrics, host=self.metrics_host, port=port)

@@ -24,6 +24,15 @@ FAILED = 1
 WRONG_USAGE = 2
 TERMINATED = 143
 
+EXIT_CODES = (
+    (0, "success; also when a signal ends what runs until Ctrl-C, such as `worker`"),
+    (FAILED, "failure; also a worker that had to leave handlers behind"),
+    (WRONG_USAGE, "wrong usage"),
+    (INTERRUPTED, "interrupted by Ctrl-C before it was done"),
+    (TERMINATED, "interrupted by SIGTERM before it was done"),
+)
+"""What the exit codes mean. The help and the reference page say the same."""
+
 _GAP = 2  # columns between those of a table
 _SHORT_NAME = 24  # columns that a name gets before numbers are left out
 _WIDE = 200  # columns without a terminal, so that tables are not cut
@@ -255,8 +264,8 @@ def json_logs(fields: Mapping[str, object]) -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Is it more than that the broker cannot be reached? A command that connects once reports that
-    itself. The client of Kafka says it at each try, with the name of its thread."""
-    return record.name != "matador.transport" and "[thrd:" not in record.getMessage()
+    itself."""
+    return record.name != "matador.transport"
 
 
 def show_logs(level: int, console: Console | None = None) -> None:
@@ -269,7 +278,7 @@ def show_logs(level: int, console: Console | None = None) -> None:
         root.addHandler(handler)
         root.setLevel(level)
         logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))
-        # Errors of client libraries are translated and reported anyway.
         detailed = level <= logging.DEBUG
-        logging.getLogger("pika").setLevel(logging.INFO if detailed else logging.CRITICAL)
+        if detailed:  # otherwise their transports say when pika's connections are refused
+            logging.getLogger("pika").setLevel(logging.INFO)
         logging.getLogger("aiobotocore").setLevel(logging.INFO if detailed else logging.WARNING)

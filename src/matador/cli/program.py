@@ -23,9 +23,10 @@ from matador.cli.jobs import jobs
 from matador.cli.journal import journal
 from matador.cli.lake import lake
 from matador.cli.messages import messages
-from matador.cli.output import FAILED, INTERRUPTED, TERMINATED, complain
+from matador.cli.output import EXIT_CODES, FAILED, INTERRUPTED, TERMINATED, complain
 from matador.cli.queues import queues
 from matador.cli.send import send
+from matador.cli.send_test_event import run as run_event
 from matador.cli.send_test_event import send_test_event
 from matador.cli.spark import spark
 from matador.cli.streams import OutputError, flush_streams, prepare_streams
@@ -34,9 +35,9 @@ from matador.cli.top import top
 from matador.cli.topology import topology
 from matador.cli.worker import worker
 
-_HELP = """Send and handle events over the broker you already run, with no message lost.
+_HELP = f"""Send and handle messages over the broker you already run, with no message lost.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM.
+Exit codes: {"; ".join(f"{code} {meaning.replace(';', ',')}" for code, meaning in EXIT_CODES)}.
 
 Results go to stdout, everything else to stderr.
 """
@@ -74,13 +75,18 @@ def start(
 
 program.add(
     "matador worker shop.py",
-    "matador worker shop.app:application --queues events,billing --processes 4",
+    "matador worker shop.py:app,emails --queues events,billing --processes 4",
     "matador worker shop.py --reload",
 )(worker)
 program.add(
     'matador send shop.py order.placed \'{"order_id": "1", "amount": 5}\' --delay 30',
     "matador send shop.py event.json --dry-run",
 )(send)
+program.add(
+    'matador run shop.py order.placed \'{"order_id": "1", "amount": 5}\'',
+    "matador run shop.py event.json",
+    name="run",
+)(run_event)
 program.add(
     "matador send-test-event shop.py",
     "matador send-test-event shop.py --event order.placed --verbose",

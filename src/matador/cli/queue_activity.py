@@ -1,20 +1,18 @@
-"""What goes on in the queues of an application, measured from outside for ``matador top``."""
+"""What goes on in queues, measured from outside for ``matador top``."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matador.cli.queues import QueueCounts, count
-from matador.errors import QueueNotFoundError
-from matador.events.app import Matador
-from matador.observe import Journal
+from matador.cli.queues import counted
+from matador.events.queue_counts import QueueCounts
 from matador.observe.journal.follow import JournalFollower
 from matador.observe.journal.records import DeliveryRecord, Record, SentRecord
-from matador.observe.oldest import oldest_age
+from matador.observe.sources import Source, journals_of
 from matador.runtime.few_at_once import few_at_once
 
 _WORKER_LIVES = 60.0  # seconds after its last record
@@ -30,7 +28,7 @@ class QueueRow:
 
     queue: str
     exists: bool
-    ready: int | None
+    waiting: int | None
     delayed: int | None
     in_flight: int | None
     dead_letters: Mapping[str, int | None]
@@ -46,9 +44,9 @@ class QueueRow:
 class QueueActivity:
     """Looks at all queues again and again. The first look knows no rates."""
 
-    def __init__(self, app: Matador) -> None:
-        self._app = app
-        folders = dict.fromkeys(one.folder for one in app.hooks if isinstance(one, Journal))
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        folders = dict.fromkeys(one.folder for one in journals_of(sources))
         self._followers = [JournalFollower(folder) for folder in folders]
         self._workers: dict[str, dict[str, float]] = {}
         self._depths: dict[str, int] = {}
@@ -57,7 +55,11 @@ class QueueActivity:
     @property
     def title(self) -> str:
         """What is looked at."""
-        return f"{self._app.topology.namespace} on {self._app.transport.name}"
+        names = dict.fromkeys(
+            f"{one.topology.namespace if one.way == 'events' else one.name} on {one.transport.name}"
+            for one in self._sources
+        )
+        return ", ".join(names)
 
     @property
     def has_journal(self) -> bool:
@@ -70,23 +72,16 @@ class QueueActivity:
         Raises:
             MatadorError: the broker cannot be asked.
         """
-        counts = await count(self._app)
-        ages = await few_at_once(self._age, counts)
+        counts = await counted(self._sources)
+        ages = await few_at_once(_age, counts)
         now = time.monotonic()
         seconds = None if self._looked_at is None else max(now - self._looked_at, 0.001)
         self._looked_at = now
         happened = self._happened(now)
         return [
-            self._row(one, age, seconds, happened) for one, age in zip(counts, ages, strict=True)
+            self._row(one, age, seconds, happened)
+            for (_, one), age in zip(counts, ages, strict=True)
         ]
-
-    async def _age(self, counts: QueueCounts) -> float | None:
-        if counts.depth is None:
-            return None
-        try:
-            return await oldest_age(self._app.transport, counts.queue)
-        except QueueNotFoundError:
-            return None
 
     def _happened(self, now: float) -> Counter[tuple[str, str]]:
         """How often what happened in which queue since the last look."""
@@ -142,12 +137,17 @@ class QueueActivity:
         )
 
 
+async def _age(counted: tuple[Source, QueueCounts]) -> float | None:
+    source, counts = counted
+    return None if counts.depth is None else await source.age(counts.queue)
+
+
 def as_json(row: QueueRow) -> dict[str, Any]:
     """A queue as ``--json`` prints it."""
     return {
         "queue": row.queue,
         "exists": row.exists,
-        "ready": row.ready,
+        "waiting": row.waiting,
         "delayed": row.delayed,
         "in_flight": row.in_flight,
         "oldest_seconds": _rounded(row.oldest),

@@ -12,7 +12,7 @@ from rich.text import Text
 from matador.transports.credentials import without_secrets
 
 _UNSEEN = "\N{REPLACEMENT CHARACTER}"
-# Characters that could move the cursor, change colours or titles, or reverse the text, each mapped
+# Characters that could move the cursor, change colors or titles, or reverse the text, each mapped
 # to one visible character, so that the positions of styles stay right.
 _PICTURES = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},

@@ -9,10 +9,16 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from matador.cli.commands import App, Common, DryRun, Timeout, option
-from matador.cli.completion import names_of
+from matador.cli.commands import App, Common, Connecting, DryRun, Timeout, option
 from matador.cli.connection import connect, require_shared, run_within
-from matador.cli.event_input import EventInput, event_input, read_json, read_json_object
+from matador.cli.event_input import (
+    EventArgument,
+    EventInput,
+    PayloadArgument,
+    event_input,
+    read_json,
+    read_json_object,
+)
 from matador.cli.hook_trace import hook_trace
 from matador.cli.output import FAILED, err, mark, plural, table, warn, wrong_usage
 from matador.errors import ConfigurationError, EventNotRegisteredError
@@ -23,21 +29,8 @@ from matador.model.sending import SendOptions, SendResult
 
 def send(
     app: App,
-    event: Annotated[
-        str,
-        typer.Argument(
-            metavar="EVENT",
-            help="The event's key; or a .json file with the whole event (- for stdin).",
-            show_default=False,
-            autocompletion=names_of("events"),
-        ),
-    ],
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="JSON", help="The payload as JSON (- for stdin).", show_default=False
-        ),
-    ] = None,
+    event: EventArgument,
+    data: PayloadArgument = None,
     *,
     delay: Annotated[float | None, option("SECONDS", "Deliver it after this many seconds.")] = None,
     correlation_id: Annotated[
@@ -53,7 +46,7 @@ def send(
     before: Annotated[str | None, option("JSON", "The previous state, for change events.")] = None,
     dry_run: DryRun = False,
     timeout: Timeout = 5.0,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Send an event to its subscribers' queues.
 
@@ -83,7 +76,10 @@ def send(
         target.configure(consume_from=(), hooks=hooks, send_errors="report")
         ready = threading.Event()
         result = run_within(
-            _send(target, sent, ready), timeout, "sending", lambda: _after_timeout(target, ready)
+            _send(target, sent, ready, common.wait),
+            timeout + (common.wait or 0.0),
+            "sending",
+            lambda: _after_timeout(target, ready),
         )
     _show_result(common, result)
 
@@ -99,10 +95,12 @@ def _after_timeout(app: Matador, ready: threading.Event) -> str:
     return f" (--timeout); {app.transport.name} could not be reached and nothing was sent"
 
 
-async def _send(app: Matador, sent: EventInput, ready: threading.Event) -> SendResult:
+async def _send(
+    app: Matador, sent: EventInput, ready: threading.Event, wait: float | None
+) -> SendResult:
     # Check everything before connecting or creating anything.
     await plan(app, sent)
-    await connect(app.transport)
+    await connect(app.transport, wait)
     ready.set()
     async with app:
         return await app.send(sent.key, sent.data, **sent.options)
@@ -113,7 +111,7 @@ def _show_plan(common: Common, order: Order) -> None:
     would_send: list[dict[str, object]] = []
     for one in order.outgoing:
         name, queue = one.target.subscriber.name, one.target.names[0]
-        size = None if one.message is None else len(one.message.body)
+        size = len(one.message.body) or None
         error = None if one.error is None else str(one.error)
         remark = error or "; ".join(one.warnings)
         listed.add_row(mark(error is None), name, queue, f"{size:,}" if size else "", remark)
@@ -139,7 +137,12 @@ def _show_result(common: Common, result: SendResult) -> None:
     value = {
         "event": result.event_key,
         "sent": [
-            {"subscriber": one.subscriber, "queue": one.queue, "id": one.id}
+            {
+                "subscriber": one.subscriber,
+                "queue": one.queue,
+                "id": one.id,
+                "transport": one.transport,
+            }
             for one in result.messages
         ],
         "skipped": result.skipped,

@@ -1,9 +1,10 @@
-"""``matador send-test-event``: runs one event through the real subscribers, in this process."""
+"""``matador run`` and ``matador send-test-event``: one event through the real subscribers, here."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
@@ -13,22 +14,30 @@ from rich.text import Text
 from matador.cli.commands import App, Common, DryRun, Timeout, option
 from matador.cli.completion import names_of
 from matador.cli.connection import run_within
-from matador.cli.event_input import EventInput, read_event
+from matador.cli.event_input import (
+    EventArgument,
+    EventInput,
+    PayloadArgument,
+    event_input,
+    read_event,
+)
 from matador.cli.hook_trace import hook_trace
 from matador.cli.output import FAILED, CommandError, err, mark, plural, table, warn, wrong_usage
 from matador.cli.sample_payloads import sample_payload
 from matador.cli.send import plan
 from matador.errors import EventNotRegisteredError
 from matador.events.app import Matador
-from matador.events.checkpoints import MemoryCheckpointStore
 from matador.events.fanout import Order
-from matador.events.hooks import EnqueueSuccess, Hooks, WorkerError, WorkerSuccess
 from matador.loading import Loaded
-from matador.model.envelope import Envelope
 from matador.model.event import event_type_of, is_event
 from matador.model.schema import Schema
 from matador.model.subscriber import SubscriberStub
+from matador.observe import Journal
+from matador.observe.history import History
 from matador.policy.retry import RetryLater, SendToDeadLetters
+from matador.runtime.checkpoints import MemoryCheckpointStore
+from matador.runtime.facts import Attempt, Sent
+from matador.runtime.hooks import Hooks
 from matador.transports.memory import MemoryTransport
 
 
@@ -50,41 +59,60 @@ class _Trial(Hooks):
         self.runs: dict[str, _Run] = {}
         self.over = asyncio.Event()
 
-    def on_enqueue_success(self, event: EnqueueSuccess) -> None:
-        """See ``Hooks``. May be called after the message was handled."""
-        self._of(event.envelope)
+    def on_sent(self, batch: Sequence[Sent]) -> None:
+        """Expect the messages. May be called after they were handled."""
+        for sent in batch:
+            self._of(sent)
         self._check_over()
 
-    def on_worker_success(self, event: WorkerSuccess) -> None:
-        """See ``Hooks``."""
-        self._finished(event, True, "")
-
-    def on_worker_error(self, event: WorkerError) -> None:
-        """See ``Hooks``."""
-        match event.decision:
-            case RetryLater(delay):
-                then = f"a worker would retry it after {delay:g} s"
-            case SendToDeadLetters(kind, _):
-                then = f"a worker would move it to the {kind} dead letters"
-            case _:
-                then = "a worker would discard it"
-        self._finished(event, False, f"{type(event.error).__name__}: {event.error}; {then}")
-
-    def _of(self, envelope: Envelope[Any]) -> _Run:
-        docket = envelope.docket
-        return self.runs.setdefault(envelope.id, _Run(docket.event_key, docket.target_subscriber))
-
-    def _finished(self, event: WorkerSuccess | WorkerError, fine: bool, remark: str) -> None:
-        run = self._of(event.envelope)
-        if run.fine is None:
-            run.fine, run.milliseconds, run.remark = fine, event.duration_ms, remark
+    def on_attempted(self, batch: Sequence[Attempt]) -> None:
+        for attempt in batch:
+            run = self._of(attempt)
+            if run.fine is None:
+                run.fine, run.milliseconds = attempt.error is None, attempt.duration_ms
+                run.remark = "" if run.fine else _remark(attempt)
         self._check_over()
+
+    def _of(self, message: Sent | Attempt) -> _Run:
+        return self.runs.setdefault(message.id, _Run(message.name, message.receiver))
 
     def _check_over(self) -> None:
         if all(one.fine is not None for one in self.runs.values()):
             self.over.set()
         else:
             self.over.clear()
+
+
+def _remark(attempt: Attempt) -> str:
+    match attempt.decision:
+        case RetryLater(delay):
+            then = f"a worker would retry it after {delay:g} s"
+        case SendToDeadLetters(kind, _):
+            then = f"a worker would move it to the {kind} dead letters"
+        case _:
+            then = "a worker would discard it"
+    return f"{attempt.error_type}: {attempt.error}; {then}"
+
+
+def run(
+    app: App,
+    event: EventArgument,
+    data: PayloadArgument = None,
+    *,
+    dry_run: DryRun = False,
+    timeout: Timeout = 5.0,
+    common: Common,
+) -> None:
+    """Run one event through its subscribers, here and now. Nothing is sent or stored.
+
+    The broker, the checkpoint store, the journal and the history are not used, but the subscribers
+    really run. Each message gets one attempt, including those that subscribers send; stubs are left
+    out, and delays are not waited for. --verbose prints every hook that is called.
+    """
+    sent = event_input(event, data, {}, "run")
+    loaded = common.load(app, logging.CRITICAL)
+    options = {**sent.options, "delay": None}
+    _try(loaded.app, replace(sent, options=options), dry_run, timeout, common)
 
 
 def send_test_event(
@@ -106,9 +134,20 @@ def send_test_event(
     stubs are left out. --verbose prints every hook that is called.
     """
     loaded = common.load(app, logging.CRITICAL)
-    target = loaded.app
     with wrong_usage(EventNotRegisteredError):
         sent = _event(loaded, event)
+    _try(loaded.app, sent, dry_run, timeout, common)
+
+
+def _try(target: Matador, sent: EventInput, dry_run: bool, timeout: float, common: Common) -> None:
+    """Run an event through the subscribers of an application, and show what came of it.
+
+    Raises:
+        UsageError: there is no such event.
+        CommandError: it took too long.
+        typer.Exit: a subscriber failed.
+    """
+    with wrong_usage(EventNotRegisteredError):
         known = target.schema.event(sent.key)
     sent = replace(sent, key=known.key)
     stubs = [
@@ -140,7 +179,9 @@ def _event(loaded: Loaded, event: str | None) -> EventInput:
     if event is None and not loaded.app.schema.events:
         raise CommandError("the schema has no events")
     chosen = loaded.app.schema.event(event) if event else loaded.app.schema.events[0]
-    return EventInput(chosen.key, sample_payload(chosen), {})
+    typed = chosen.typed_metadata
+    options = {} if typed is None else {"metadata": sample_payload(typed)}
+    return EventInput(chosen.key, sample_payload(chosen), options)
 
 
 def _prepare(app: Matador, verbose: bool) -> _Trial:
@@ -158,7 +199,13 @@ def _prepare(app: Matador, verbose: bool) -> _Trial:
         schema=runnable,
         consume_from=[queue.name for queue in app.topology.queues],
         checkpoints=MemoryCheckpointStore(),
-        hooks=[hook_trace(err()), trial] if verbose else [trial],
+        deduplication=None,
+        hooks=[
+            *([hook_trace(err())] if verbose else []),
+            trial,
+            *(one for one in app.hooks if not isinstance(one, Journal | History)),
+        ],
+        replace_hooks=True,
         send_errors="raise",
     )
     return trial

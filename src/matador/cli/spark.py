@@ -12,6 +12,7 @@ from matador.cli.commands import (
     Commands,
     Common,
     Concurrency,
+    Connecting,
     Queues,
     UntilEmpty,
     flag,
@@ -51,12 +52,14 @@ def worker(
         option("FILE", "A file or zip that the application imports. Can be repeated."),
     ] = None,
     spark: SparkOptions,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Consume queues on a Spark cluster, until Ctrl-C. Each Spark task is a worker."""
     show_spark_logs(common.verbose)
     settings = spark.settings()
-    names = queues_to_consume(load(app).app, queues)
+    target = load(app).app
+    names = queues_to_consume(target, queues)
+    common.reach(target)
     from matador.spark import run_spark_worker  # slow to import, and perhaps not installed
 
     with progress_bar() as bar:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import typer
 
-from matador.cli.commands import Common
-from matador.cli.connection import connected
+from matador.cli.commands import Common, Connecting
 from matador.cli.interaction import confirm, counting_progress, working
 from matador.cli.message_views import MessageView, Noun, as_json, as_table, in_full
 from matador.cli.output import (
@@ -21,16 +21,16 @@ from matador.cli.output import (
     plural,
     warn,
 )
-from matador.events.app import Matador
-from matador.events.dead_letters import Moved, Place, Progress
+from matador.observe.sources import Source
+from matador.runtime.dead_letters import Moved, Place, Progress
 
 _LISTED = 100
 _FAILURES_SHOWN = 20
 
 
 def list_found(
-    common: Common,
-    app: Matador,
+    common: Connecting,
+    seen: Sequence[Source],
     found: AsyncIterator[MessageView],
     limit: int | None,
     noun: Noun,
@@ -39,7 +39,7 @@ def list_found(
 ) -> None:
     """List messages, one per line: at most ``limit``, by default 100 without ``--json``."""
     limit = limit if limit or common.as_json else _LISTED
-    listed = asyncio.run(_collect(app, found, limit and limit + 1))
+    listed = asyncio.run(_collect(common, seen, found, limit and limit + 1))
     more = limit is not None and len(listed) > limit
     listed = listed[:limit]
     if more:
@@ -53,18 +53,21 @@ def list_found(
 
 
 def show_found(
-    common: Common,
-    app: Matador,
+    common: Connecting,
+    seen: Sequence[Source],
     found: AsyncIterator[MessageView],
     ids: Sequence[str],
     noun: Noun,
 ) -> None:
     """Show everything about the messages with these ids."""
-    shown = asyncio.run(_collect(app, found))
+    shown = asyncio.run(_collect(common, seen, found))
     chosen = _matching_ids(ids, (one.id for one in shown), noun)
     shown = [one for one in shown if one.id in chosen]
     value = {_key(noun): [as_json(one, full=True) for one in shown]}
     common.show(value, *map(in_full, shown))
+
+
+Mover: TypeAlias = Callable[[Source, Sequence[Place], Progress], Awaitable[Moved]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +77,8 @@ class Move:
     verb: str
     done: str
     noun: Noun
-    choose: Callable[[], Awaitable[list[Place]]]
-    carry_out: Callable[[Sequence[Place], Progress], Awaitable[Moved]]
+    choose: Callable[[], Awaitable[list[tuple[Source, Place]]]]
+    carry_out: Mover
 
 
 def check_chosen(chosen: bool, verb: str) -> None:
@@ -89,38 +92,54 @@ def check_chosen(chosen: bool, verb: str) -> None:
 
 
 def move_chosen(
-    common: Common, app: Matador, move: Move, ids: Sequence[str] | None, yes: bool
+    common: Connecting,
+    seen: Sequence[Source],
+    move: Move,
+    ids: Sequence[str] | None,
+    yes: bool,
 ) -> None:
     """Search, ask for confirmation, do it with a progress bar, and say what was done.
 
     Raises:
         typer.Exit: some of the messages were not moved.
     """
-    asyncio.run(_move_chosen(common, app, move, ids, yes))
+    asyncio.run(_move_chosen(common, seen, move, ids, yes))
 
 
 async def _move_chosen(
-    common: Common, app: Matador, move: Move, ids: Sequence[str] | None, yes: bool
+    common: Connecting,
+    seen: Sequence[Source],
+    move: Move,
+    ids: Sequence[str] | None,
+    yes: bool,
 ) -> None:
-    async with connected(app):
+    async with common.connected(seen):
         with working("searching…"):
-            places = await move.choose()
+            chosen = await move.choose()
         if ids:
-            chosen = _matching_ids(ids, (place.id for place in places), move.noun)
-            places = [place for place in places if place.id in chosen]
-        if places and not yes:
-            counted = plural(len(places), move.noun)
+            matching = _matching_ids(ids, (place.id for _, place in chosen), move.noun)
+            chosen = [(source, place) for source, place in chosen if place.id in matching]
+        if chosen and not yes:
+            counted = plural(len(chosen), move.noun)
             confirm(f"{move.verb} {counted}", f"{counted} would be {move.done}")
         done = 0
+        moved = Moved()
         with counting_progress(move.verb) as show_progress:
 
             def advance(number: int) -> None:
                 nonlocal done
                 done += number
-                show_progress(done, len(places))
+                show_progress(done, len(chosen))
 
-            moved = await move.carry_out(places, advance)
-    _show_moved(common, move, moved, len(places))
+            for source in seen:
+                places = [place for one, place in chosen if one is source]
+                if places:
+                    of_source = await move.carry_out(source, places, advance)
+                    moved.done += of_source.done
+                    moved.gone += of_source.gone
+                    moved.held += of_source.held
+                    moved.failed += of_source.failed
+    _show_moved(common, move, moved, len(chosen))
 
 
 def _show_moved(common: Common, move: Move, moved: Moved, chosen: int) -> None:
@@ -152,10 +171,13 @@ def complain_about(failed: Sequence[tuple[str, str]], done: str) -> None:
 
 
 async def _collect(
-    app: Matador, found: AsyncIterator[MessageView], limit: int | None = None
+    common: Connecting,
+    seen: Sequence[Source],
+    found: AsyncIterator[MessageView],
+    limit: int | None = None,
 ) -> list[MessageView]:
     collected: list[MessageView] = []
-    async with connected(app):
+    async with common.connected(seen):
         async for message in found:
             collected.append(message)
             if len(collected) == limit:

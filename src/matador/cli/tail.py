@@ -5,23 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-from matador.cli.commands import App, Common, Event, Queue, Subscriber, a_path, flag, option
-from matador.cli.connection import connected, known_queue
-from matador.cli.output import CommandError, note, out, say_json_line, warn
-from matador.cli.queues import count
+from matador.cli.commands import (
+    Common,
+    Connecting,
+    Event,
+    File,
+    Queue,
+    Subscriber,
+    a_path,
+    flag,
+    option,
+)
+from matador.cli.output import CommandError, note, out, say_json_line
+from matador.cli.queues import counted
+from matador.cli.receivers import chosen_queues, warn_of_unknown
 from matador.cli.traffic import Happening, as_json, as_text, of_depth, of_record, of_stored
 from matador.errors import MatadorError, QueueNotFoundError
-from matador.events.app import Matador
-from matador.model.options import suggestion
-from matador.observe import Journal
+from matador.model.topology import DeadLetterKind, WorkQueue
 from matador.observe.journal.follow import JournalFollower
 from matador.observe.oldest import can_look
-from matador.transports.base import Browsing, Measuring
+from matador.observe.sources import Source, journals_of
+from matador.transports.base import Browsing
 
 _MOST_LOOKED_AT = 10_000  # messages of a queue, at each look
 
@@ -46,57 +55,40 @@ class TrafficFilters:
 
 
 def tail(
-    app: App,
+    file: File,
     *,
     filters: TrafficFilters,
     journal: Annotated[
         Path | None,
-        option("FOLDER", "The journal. Default: the application's.", "--journal", parser=a_path),
+        option("FOLDER", "The journal. Default: those in FILE.", "--journal", parser=a_path),
     ] = None,
     from_start: Annotated[
         bool, flag("Begin with what the journal has already.", "--from-start")
     ] = False,
     interval: Annotated[float, option("SECONDS", "How often to look.", min=0.05)] = 0.25,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Show messages as they are sent and handled, until Ctrl-C.
 
-    Everything is shown if the application has a journal: sends, and every attempt with its outcome.
+    Everything is shown if there is a journal: sends, and every attempt with its outcome.
     Otherwise the queues are looked at again and again: what was handled between two looks is not
     seen. Where looking would disturb the queue, only numbers are shown. --json prints one line for
     each.
     """
-    target = common.load(app).app
+    seen = common.sources(file)
     if filters.queue is not None:
-        full = target.topology.full_name(known_queue(target, filters.queue).name)
-        filters = TrafficFilters(
-            event=filters.event, subscriber=filters.subscriber, queue=full, failed=filters.failed
-        )
-    _warn_of_unknown(target, filters)
-    folders = _journals(target) if journal is None else [journal]
+        source, queue = chosen_queues(seen, filters.queue)[0]
+        filters = replace(filters, queue=source.topology.full_name(queue.name))
+    warn_of_unknown(seen, filters.event, filters.subscriber)
+    folders = list(dict.fromkeys(one.folder for one in journals_of(seen)))
+    folders = folders if journal is None else [journal]
     with contextlib.suppress(KeyboardInterrupt):
         if folders:
             if journal is not None and not journal.is_dir():
                 note(f"{journal} does not exist yet")
             _show(_from_journals(folders, from_start, interval), filters, common)
         else:
-            asyncio.run(_look(target, interval, filters, common))
-
-
-def _warn_of_unknown(app: Matador, filters: TrafficFilters) -> None:
-    """Say what the schema does not know: a journal may have it all the same, from before."""
-    events = [name for event, _ in app.schema for name in (event.key, *event.aliases)]
-    subscribers = [one.name for _, some in app.schema for one in some]
-    for kind, name, known in (
-        ("event", filters.event, events),
-        ("subscriber", filters.subscriber, subscribers),
-    ):
-        if name is not None and name not in known:
-            warn(f"there is no {kind} {name!r} in the schema{suggestion(name, known)}")
-
-
-def _journals(app: Matador) -> list[Path]:
-    return list(dict.fromkeys(one.folder for one in app.hooks if isinstance(one, Journal)))
+            asyncio.run(_look(seen, interval, filters, common))
 
 
 def _from_journals(
@@ -127,36 +119,41 @@ def _show(happenings: Iterable[Happening], filters: TrafficFilters, common: Comm
 # -- without a journal ----------------------------------------------------------------------------
 
 
-async def _look(app: Matador, interval: float, filters: TrafficFilters, common: Common) -> None:
-    async with connected(app):
-        async for happenings in _looks(app, interval):
+async def _look(
+    seen: Sequence[Source], interval: float, filters: TrafficFilters, common: Connecting
+) -> None:
+    async with common.connected(seen):
+        async for happenings in _looks(seen, interval):
             _show(happenings, filters, common)
 
 
-async def _looks(app: Matador, interval: float) -> AsyncIterator[list[Happening]]:
-    transport = app.transport
-    if can_look(transport):
+async def _looks(seen: Sequence[Source], interval: float) -> AsyncIterator[list[Happening]]:
+    shown = [one for one in seen if can_look(one.transport)]
+    numbered = [one for one in seen if one not in shown and one.transport.capabilities.depth]
+    blind = [one for one in seen if one not in shown and one not in numbered]
+    add = "Add hooks=[Journal(…)] to see everything. Ctrl-C ends it"
+    if blind:
+        names = ", ".join(dict.fromkeys(one.transport.name for one in blind))
+        text = f"{names} shows neither messages nor numbers: add hooks=[Journal(…)]"
+        if len(blind) == len(seen):
+            raise CommandError(text)
+        note(text)
+    if shown:
         note(
-            "there is no journal: this shows what is in the queues at each look, and no attempts. "
-            "Add hooks=[Journal(…)] to see everything. Ctrl-C ends it"
+            f"there is no journal: this shows what is in the queues at each look, and no attempts. "
+            f"{add}"
         )
-        look = _StoredMessages(app, transport).look
-    elif transport.capabilities.depth and isinstance(transport, Measuring):
+    if numbered:
+        names = ", ".join(dict.fromkeys(one.transport.name for one in numbered))
         note(
-            f"there is no journal, and {transport.name} does not show messages without taking "
-            f"them: this shows how the numbers change. Add hooks=[Journal(…)] to see everything. "
-            f"Ctrl-C ends it"
+            f"there is no journal, and {names} does not show messages without taking them: this "
+            f"shows how the numbers change. {add}"
         )
-        look = _Depths(app).look
-    else:
-        raise CommandError(
-            f"{transport.name} shows neither messages nor numbers: add hooks=[Journal(…)] to the "
-            f"application"
-        )
+    stored, depths = _StoredMessages(shown), _Depths(numbered)
     failing = False
     while True:
         try:
-            yield await look()
+            yield [*await stored.look(), *await depths.look()]
             failing = False
         except MatadorError as error:
             if not failing:
@@ -168,47 +165,53 @@ async def _looks(app: Matador, interval: float) -> AsyncIterator[list[Happening]
 class _StoredMessages:
     """What has appeared in the queues since the last look."""
 
-    def __init__(self, app: Matador, transport: Browsing) -> None:
-        self._app, self._transport = app, transport
-        self._seen: dict[str, set[tuple[str, str]]] = {}
+    def __init__(self, seen: Sequence[Source]) -> None:
+        self._sources = seen
+        self._seen: dict[tuple[int, str], set[tuple[str, str]]] = {}
         self._complained: set[str] = set()
 
     async def look(self) -> list[Happening]:
-        topology = self._app.topology
         found: list[Happening] = []
-        for queue in topology.queues:
-            found += await self._new(topology.full_name(queue.name), None)
-            for kind in topology.kinds_of(queue):
-                found += await self._new(topology.dead_letter_name(queue.name, kind), kind)
+        for source in self._sources:
+            topology = source.topology
+            for queue in topology.queues:
+                found += await self._new(source, topology.full_name(queue.name), queue, None)
+            for queue, kind, name in topology.dead_letter_names():
+                found += await self._new(source, name, queue, kind)
         return sorted(found, key=lambda one: one.at)
 
-    async def _new(self, queue: str, kind: str | None) -> list[Happening]:
-        before, now = self._seen.get(queue), set[tuple[str, str]]()
+    async def _new(
+        self, source: Source, name: str, queue: WorkQueue, kind: DeadLetterKind | None
+    ) -> list[Happening]:
+        before, now = self._seen.get((id(source), name)), set[tuple[str, str]]()
         found: list[Happening] = []
         try:
-            async for stored in self._transport.browse(queue, limit=_MOST_LOOKED_AT):
+            async for stored in cast("Browsing", source.transport).browse(
+                name, limit=_MOST_LOOKED_AT
+            ):
                 key = stored.id, stored.position
                 now.add(key)
                 if before is not None and key not in before:
-                    found.append(of_stored(self._app, stored, kind))
+                    found.append(of_stored(source, stored, queue, kind))
         except QueueNotFoundError:
             pass  # nobody has used it yet
-        self._seen[queue] = now
-        if len(now) >= _MOST_LOOKED_AT and queue not in self._complained:
-            self._complained.add(queue)
-            note(f"{queue}: only the first {_MOST_LOOKED_AT:,} messages are looked at")
+        self._seen[id(source), name] = now
+        if len(now) >= _MOST_LOOKED_AT and name not in self._complained:
+            self._complained.add(name)
+            note(f"{name}: only the first {_MOST_LOOKED_AT:,} messages are looked at")
         return found
 
 
 class _Depths:
     """How the numbers of messages have changed since the last look."""
 
-    def __init__(self, app: Matador) -> None:
-        self._app = app
+    def __init__(self, seen: Sequence[Source]) -> None:
+        self._sources = seen
         self._before: dict[str, Any] = {}
 
     async def look(self) -> list[Happening]:
-        found = [happening for one in await count(self._app) for happening in of_depth(one)]
+        counts = await counted(self._sources)
+        found = [happening for _, one in counts for happening in of_depth(one)]
         changed = [one for one in found if self._before.get(one.id, one.numbers) != one.numbers]
         self._before = {one.id: one.numbers for one in found}
         return changed

@@ -17,13 +17,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from matador.cli.commands import App, Common, flag, option
-from matador.cli.connection import connected
+from matador.cli.commands import Connecting, File, flag, option
 from matador.cli.output import fit, note, out, plural, say_json_line
 from matador.cli.queue_activity import QueueActivity, QueueRow, as_json
 from matador.cli.queues import STATE, state_of
 from matador.errors import MatadorError
-from matador.events.app import Matador
+from matador.observe.sources import Source
 
 _QUIT = (b"q", b"Q", b"\x1b")
 _UP, _DOWN = (b"\x1b[A", b"\x1bOA", b"k"), (b"\x1b[B", b"\x1bOB", b"j")
@@ -37,26 +36,26 @@ _LEAST = (
 
 
 def top(
-    app: App,
+    file: File,
     *,
     once: Annotated[bool, flag("Show it once, and end.", "--once")] = False,
     interval: Annotated[float, option("SECONDS", "How often to look.", min=0.1)] = 1.0,
-    common: Common,
+    common: Connecting,
 ) -> None:
     """Show depths, rates, ages, dead letters and workers of all queues, live, until q or Ctrl-C.
 
-    The arrow keys select a queue. Rates and workers come from the journal of the application if it
-    has one; otherwise only the change of the depth is known. A dash means that it is not known.
+    The arrow keys select a queue. Rates and workers come from a journal if there is
+    one; otherwise only the change of the depth is known. A dash means that it is not known.
     Without a terminal, lines are printed instead.
     """
-    target = common.load(app).app
+    seen = common.sources(file)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_run(target, once, interval, common.as_json))
+        asyncio.run(_run(seen, once, interval, common))
 
 
-async def _run(app: Matador, once: bool, interval: float, as_json_lines: bool) -> None:
-    activity = QueueActivity(app)
-    async with connected(app):
+async def _run(seen: Sequence[Source], once: bool, interval: float, common: Connecting) -> None:
+    activity, as_json_lines = QueueActivity(seen), common.as_json
+    async with common.connected(seen):
         rows = await activity.look()
         live = sys.stdout.isatty() and sys.stdin.isatty() and not (once or as_json_lines)
         if live:
@@ -178,7 +177,7 @@ def _as_table(
     if any(row.paused or not row.exists for row in rows):
         cells[STATE] = [state_of(row.exists, row.paused) for row in rows]
     for row in rows:
-        add("ready", _number(row.ready))
+        add("waiting", _number(row.waiting))
         add("delayed", _number(row.delayed))
         add("in flight", _number(row.in_flight))
         add("oldest", _age(row.oldest))

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from matador.cli.queues import QueueCounts
+from matador.cli.message_views import MessageView
 from matador.cli.safe_text import one_line
-from matador.errors import DecodeError
-from matador.events.app import Matador
+from matador.events.queue_counts import QueueCounts
 from matador.model.message import StoredMessage
+from matador.model.topology import DeadLetterKind, WorkQueue
 from matador.observe.journal.records import DeliveryRecord, DroppedRecord, Record, SentRecord
-from matador.transports.clock import SystemClock
+from matador.observe.sources import Source
 
 _STYLES = {
     "sent": "cyan",
@@ -96,26 +96,25 @@ def of_record(record: Record) -> Happening:
     return Happening("malformed", at, record.queue, error=record.reason)
 
 
-def of_stored(app: Matador, stored: StoredMessage, kind: str | None) -> Happening:
+def of_stored(
+    source: Source, stored: StoredMessage, queue: WorkQueue, kind: DeadLetterKind | None
+) -> Happening:
     """A message that has appeared in a queue, or among the dead letters of that kind."""
-    at = stored.stored_at or datetime.now(UTC)
-    what = "waiting" if kind is None else "dead-letter"
-    try:
-        envelope = app.codec.decode(stored.body, stored.headers, SystemClock())
-    except DecodeError as error:
-        return Happening(what, at, stored.queue, id=stored.id, error=stored.reason or str(error))
-    docket = envelope.docket
+    view = MessageView.of(source, stored, queue, kind)
+    contents = view.contents
+    error = contents.last_error or stored.reason or contents.problem
     return Happening(
-        what,
-        at,
+        "waiting" if kind is None else "dead-letter",
+        stored.stored_at or datetime.now(UTC),
         stored.queue,
-        docket.event_key,
-        docket.target_subscriber,
-        envelope.id,
-        docket.attempts,
-        error=(stored.reason or docket.last_error) if kind else None,
-        correlation_id=docket.correlation_id,
-        data=envelope.data,
+        contents.name or None,
+        contents.receiver or None,
+        view.id,
+        contents.attempts or None,
+        error=error if kind or contents.problem else None,
+        correlation_id=contents.correlation_id,
+        way=source.way,
+        data=contents.plain(),
     )
 
 
@@ -127,7 +126,7 @@ def of_depth(counts: QueueCounts) -> Iterator[Happening]:
         numbers = {
             name: None if name in depth.unknown else value
             for name, value in (
-                ("ready", depth.ready),
+                ("waiting", depth.ready),
                 ("delayed", depth.delayed),
                 ("in_flight", depth.in_flight),
             )

@@ -9,10 +9,7 @@ Then ``send`` and ``send_on_commit`` work in any view, and ``manage.py matador_w
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
-import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -53,36 +50,24 @@ def application() -> Matador:
     return load_application(reference).app
 
 
-class _Producers:
-    """One producer for each process: web servers fork, and a connection must not be shared."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process = -1
-        self._producer: SyncMatador | None = None
-
-    def get(self) -> SyncMatador:
-        with self._lock:
-            if self._producer is None or self._process != os.getpid():
-                made = application().producer().sync()
-                made.start()
-                self._producer, self._process = made, os.getpid()
-                atexit.register(made.shutdown)
-            return self._producer
-
-
-_producers = _Producers()
+@functools.lru_cache(maxsize=1)
+def _producer_of(app: Matador) -> Matador:
+    return app.producer()
 
 
 def producer() -> SyncMatador:
-    """The application of this process, which only sends. It connects when it is first used.
+    """The application, which only sends: ``application().producer().sync()``.
 
-    Any thread may use it. It is shut down when the process ends.
+    Any thread may use it. It connects on first use, in each process that the server forks, and is
+    shut down when the process ends.
 
     Example:
         >>> producer().send(OrderPlaced(order_id="1", amount=5))
     """
-    return _producers.get()
+    made = _producer_of(application()).sync()
+    if not made.app.is_running:  # a health check may be what comes first
+        made.start()
+    return made
 
 
 def send(payload: Any, /, **options: Any) -> SendResult:

@@ -14,8 +14,9 @@ from matador.cli.commands import Common
 from matador.cli.connection import imported
 from matador.cli.observing import LOG_FORMATS, Observing
 from matador.cli.output import CommandError as CliError
+from matador.cli.receivers import Found, to_run
 from matador.cli.reload import Reloading, WorkersFailed
-from matador.cli.worker import with_options, work
+from matador.cli.worker import Working, reload, work
 from matador.django import application
 from matador.errors import MatadorError
 from matador.observe.endpoint import LOOPBACK
@@ -31,6 +32,7 @@ class Command(BaseCommand):
         parser.add_argument("--queues", help="Queues to consume, separated by commas.")
         parser.add_argument("--processes", type=int, default=1, help="Number of processes.")
         parser.add_argument("--concurrency", type=int, help="Messages of each queue at once.")
+        parser.add_argument("--wait", type=float, help="Seconds to try the first connection.")
         parser.add_argument("--json", action="store_true", help="Print counts as JSON lines.")
         parser.add_argument("--process", type=int, help="Which process this is (internal).")
         parser.add_argument(
@@ -72,21 +74,21 @@ class Command(BaseCommand):
             reload_folders=options["reload_folder"],
             with_parent=options["with_parent"],
         )
+        working = Working(
+            queues=options["queues"],
+            concurrency=options["concurrency"],
+            wait=options["wait"],
+            process=options["process"],
+        )
         line = [sys.executable, sys.argv[0], "matador_worker"]
         line += [f"--settings={options['settings']}"] if options.get("settings") else []
-        queues, processes = options["queues"], options["processes"]
-        concurrency, process = options["concurrency"], options["process"]
+        processes = options["processes"]
         try:
-            if reloading.reload:
-                line += [] if queues is None else ["--queues", queues]
-                line += [] if processes == 1 else ["--processes", str(processes)]
-                again = with_options(line, processes, concurrency, common, observing)
-                reloading.run(sys.argv[0], again)
+            if reload(line, sys.argv[0], processes, working, reloading, observing, common):
                 return
-            reloading.start()
-            target = imported(application, common.level(logging.INFO))
-            observing.start_logs(process)
-            work(target, line, queues, processes, concurrency, process, common, observing)
+            app = imported(application, common.level(logging.INFO))
+            found = Found("settings.MATADOR_APP", sys.modules[__name__], {"app": app}, named=True)
+            work(to_run(found, working.queues), line, processes, working, observing, common)
         except (MatadorError, CliError) as error:
             raise CommandError(str(error)) from error
         except WorkersFailed as error:

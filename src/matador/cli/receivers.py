@@ -1,0 +1,198 @@
+"""What a FILE has that receives messages: applications, job queues and workers, RPC servers,
+subscribers and queue services. All commands that accept every way in find it here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from matador.channels import QueueService
+from matador.cli.catalogue import contents_of
+from matador.cli.connection import imported, in_process, require_shared
+from matador.cli.output import UsageError, note, warn, wrong_usage
+from matador.errors import ConfigurationError, QueueNotFoundError
+from matador.events.app import Matador
+from matador.jobs import Queue, Worker
+from matador.loading import load_objects
+from matador.model.options import suggestion
+from matador.model.topology import WorkQueue
+from matador.observe.sources import KINDS, Runner, Source, Target, sources
+from matador.transports.base import Measuring
+
+NOUN = "application, job queue, worker, RPC server, subscriber or queue service"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The receivers of a reference by their names. ``named``: the reference names them."""
+
+    reference: str
+    module: ModuleType
+    receivers: dict[str, Target]
+    named: bool
+
+
+def find(reference: str, level: int = logging.WARNING) -> Found:
+    """What a command is about. See ``connection.imported``.
+
+    Raises:
+        UsageError: there is no such file, module or attribute, or it is something else.
+        CommandError: the module raised an error while it was imported.
+    """
+    found, module, named = imported(lambda: load_objects(reference, KINDS, NOUN), level)
+    return Found(reference, module, found, named)
+
+
+def to_run(found: Found, queues: str | None) -> list[Runner]:
+    """What a worker is to run. ``queues`` (of ``--queues``) are those of the applications.
+
+    An application or a service that only sends is left out unless it was named. A queue with
+    declared jobs gets a worker if it has none.
+
+    Raises:
+        UsageError: there is nothing to run, or a queue is unknown.
+    """
+    receivers = found.receivers.values()
+    apps = [one for one in receivers if isinstance(one, Matador)]
+    if queues is not None:
+        consume(apps, queues)
+    running = {(one.queue, repr(one.transport)) for one in receivers if isinstance(one, Worker)}
+    chosen: list[Runner] = []
+    idle: list[str] = []
+    for name, one in found.receivers.items():
+        if isinstance(one, Queue):
+            if (one.name, repr(one.transport)) in running:
+                continue
+            if one.declared or found.named:
+                with wrong_usage(ConfigurationError):
+                    chosen.append(Worker(one))
+            else:
+                idle.append(f"{name} declares no jobs")
+        elif isinstance(one, Matador) and not one.consume_from:
+            known = ",".join(queue.name for queue in one.topology.queues)
+            reason = f"{name} consumes no queue (consume_from is empty): add --queues {known}"
+            if found.named:
+                raise UsageError(reason)
+            idle.append(reason)
+        elif isinstance(one, QueueService) and not one.consumers:
+            idle.append(f"{name} has no consumers (channels=[…])")
+        else:
+            chosen.append(one)
+    if not chosen:
+        raise UsageError(f"{found.reference} has nothing to run: {'; '.join(idle)}")
+    _require_reachable(chosen)
+    return chosen
+
+
+def consume(apps: Sequence[Matador], given: str) -> None:
+    """Have applications consume the queues of ``--queues``, each one those that it has.
+
+    Raises:
+        UsageError: there are no queues or no applications, or a queue is unknown to all of them.
+    """
+    if not apps:
+        raise UsageError("--queues chooses queues of applications, and there is no application")
+    known = [queue.name for app in apps for queue in app.topology.queues]
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"--queues is empty; the queues are {', '.join(known)}")
+    for name in names:
+        if not any(app.topology.has_queue(name) for app in apps):
+            with wrong_usage(QueueNotFoundError):
+                apps[0].topology.queue(name)
+    for app in apps:
+        app.configure(
+            consume_from=[
+                app.topology.queue(name).name for name in names if app.topology.has_queue(name)
+            ]
+        )
+
+
+def _require_reachable(receivers: Sequence[Runner]) -> None:
+    """Check that somebody can send to them.
+
+    Raises:
+        UsageError: all of them keep messages inside this process, and nothing here sends.
+    """
+    if all(map(in_process, receivers)):
+        raise UsageError(
+            "the transport 'memory' keeps messages inside each process, so no other process could "
+            "send to this worker: give a URL such as sqlite:///shop.db, redis://localhost or "
+            "amqp://localhost"
+        )
+
+
+def look_at(reference: str, level: int = logging.WARNING) -> list[Source]:
+    """What a command looks at: everything of a reference whose messages other processes can see.
+
+    Raises:
+        UsageError, CommandError: see ``find``; or there is nothing to look at.
+    """
+    found = find(reference, level)
+    seen = sources(found.receivers)
+    shared = [one for one in seen if not in_process(one.service)]
+    if seen and not shared:
+        require_shared(seen[0].service)
+    if not seen:
+        raise UsageError(
+            f"{reference} has no queue to look at: {', '.join(found.receivers)} only sends, or has "
+            f"a queue of its own in each process"
+        )
+    for one in seen:
+        if one not in shared:
+            note(f"left out, because its messages are inside each process: {one.name}")
+    return shared
+
+
+def chosen_queues(seen: Sequence[Source], name: str | None) -> list[tuple[Source, WorkQueue]]:
+    """The queues of sources, or those with the short or full name of ``--queue``.
+
+    Raises:
+        UsageError: there is no such queue.
+    """
+    found = [
+        (source, queue)
+        for source in seen
+        for queue in source.topology.queues
+        if name in (None, queue.name, source.topology.full_name(queue.name))
+    ]
+    if not found:
+        known = [queue.name for source in seen for queue in source.topology.queues]
+        raise UsageError(
+            f"there is no queue {name!r} (there are: {', '.join(known)})"
+            f"{suggestion(str(name), known)}"
+        )
+    return found
+
+
+def warn_of_unknown(seen: Sequence[Source], event: str | None, subscriber: str | None) -> None:
+    """Say which names the code does not know. Messages may have them all the same, from before."""
+    contents = contents_of(one.service for one in seen)
+    keys = {name for one in contents.messages.values() for name in (one.key, *one.aliases)}
+    events = sorted({*keys, *(key.rpartition("/")[2] for key in keys)})
+    receivers = [one.name for one in contents.receivers]
+    for what, name, known in (("event", event, events), ("subscriber", subscriber, receivers)):
+        if name is not None and name not in known:
+            warn(f"there is no {what} {name!r} in the code{suggestion(name, known)}")
+
+
+async def waiting(runner: Runner, queue: str | None = None) -> int | None:
+    """How many messages wait for something that runs; None if the broker does not tell.
+
+    ``queue``: the full name of one of its queues; None: it has one.
+    """
+    name = queue or runner.consumer_health[0].queue
+    if isinstance(runner, Worker):
+        provider = runner.provider
+        if provider is None or not provider.capabilities.counts:
+            return None
+        counts = await provider.store.count_jobs(name)
+        return counts.waiting + counts.delayed
+    transport = runner.transport
+    if not transport.capabilities.depth or not isinstance(transport, Measuring):
+        return None
+    depth = await transport.depth(name)
+    return depth.ready + depth.delayed
