@@ -142,10 +142,14 @@ class _Writer:
         # The previous state has the same type, and may be null.
         fields["before"] = {"anyOf": [data, {"type": "null"}]} if data else {}
         required = ["id", "data"]
+        typed = message.metadata is not None
+        metadata = self._schemas.of(message.metadata) if typed else {"type": "object"}
         if message.wire == "headers":
-            fields["metadata"] = {"type": "object"}
+            fields["metadata"] = metadata
         else:
-            fields["docket"] = self._docket()
+            docket = self._docket()
+            own = {"type": "object", "properties": {"metadata": metadata}}
+            fields["docket"] = {"allOf": [docket, own]} if typed else docket
             required.append("docket")
         return {"type": "object", "properties": fields, "required": required}
 

@@ -25,6 +25,7 @@ class MessageType:
         aliases: other keys of an event.
         wire: how the payload is carried.
         content_type: how it is encoded.
+        metadata: the Python type of an event's metadata; None: any mapping.
     """
 
     kind: Kind
@@ -34,6 +35,7 @@ class MessageType:
     aliases: tuple[str, ...] = ()
     wire: Wire = "plain"
     content_type: str = "application/json"
+    metadata: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,11 @@ import html
 import re
 from typing import TypeAlias
 
-# Control characters except tabs and line ends, and those that change the direction of text.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Control characters except tabs and line ends, those that change the direction of text, and halves
+# of characters, which cannot be sent.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class Html(str):
@@ -20,7 +23,7 @@ class Html(str):
     __slots__ = ()
 
     def __html__(self) -> str:
-        """How templates recognise it."""
+        """How templates recognize it."""
         return self
 
 

@@ -1,6 +1,6 @@
 """Charts as SVG: no script, no font, no library.
 
-Colours are classes (``s0`` … for series), so that the style sheet decides, in light and dark mode.
+Colors are classes (``s0`` … for series), so that the style sheet decides, in light and dark mode.
 Hovering over a bar or a point shows its numbers.
 """
 
@@ -17,13 +17,13 @@ from typing import TypeAlias
 from matador.charts.markup import Html, element, joined
 
 STYLE_SHEET = Path(__file__).with_name("charts.css")
-"""How charts look. A page with charts has these rules, and defines the colours."""
+"""How charts look. A page with charts has these rules, and defines the colors."""
 
 WIDE, NARROW, PHONE = 1120, 540, 340
 """Widths of a chart: the whole page, half of it, and the screen of a phone."""
 
 HEIGHT = 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 10, 10, 26
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 10, 10, 26
 _WIDEST_BAR = 64
 _Label: TypeAlias = Callable[[float], str]
 _STEPS = (1, 2, 2.5, 5, 10)
@@ -32,7 +32,7 @@ _MOST = 1e18  # larger values are drawn as this: no axis has room for more
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One value for each moment, or None. ``style`` is the class that colours it."""
+    """One value for each moment, or None. ``style`` is the class that colors it."""
 
     name: str
     values: Sequence[float | None]
@@ -61,7 +61,7 @@ def stacked_bars(
                 below += value
                 parts.append(element("rect", x=x, y=y, width=bar, height=height, class_=one.style))
         bars.append(element("g", *parts))
-    return plot.chart(_count, bars)
+    return plot.chart(_count, bars, series)
 
 
 def lines(
@@ -88,7 +88,7 @@ def lines(
         for at in range(len(times))
         if any(one.values[at] for one in series)
     ]
-    return plot.chart(duration, drawn)
+    return plot.chart(_time, drawn, series)
 
 
 def share_bar(parts: Sequence[Series]) -> Html:
@@ -97,15 +97,16 @@ def share_bar(parts: Sequence[Series]) -> Html:
     total = sum(one.values[0] or 0 for one in parts)
     x = 0.0
     drawn: list[Html] = []
+    names: list[str] = []
     for one in parts:
         if value := one.values[0]:
             width = 100 * value / total
-            title = element("title", f"{one.name}: {value:,.0f} ({value / total:.1%})")
+            names.append(f"{one.name}: {value:,.0f} ({value / total:.1%})")
+            title = element("title", names[-1])
             drawn.append(element("rect", title, x=x, y=0, width=width, height=10, class_=one.style))
             x += width
-    return element(
-        "svg", *drawn, viewBox="0 0 100 10", preserveAspectRatio="none", class_="share", role="img"
-    )
+    form = {"viewBox": "0 0 100 10", "preserveAspectRatio": "none", "class_": "share"}
+    return element("svg", *drawn, **form, role="img", aria_label=", ".join(names) or "nothing")
 
 
 def in_every_width(
@@ -126,7 +127,7 @@ def in_every_width(
 
 
 def legend(series: Iterable[Series]) -> Html:
-    """The names of the series, with their colours."""
+    """The names of the series, with their colors."""
 
     def dot(style: str) -> Html:
         circle = element("circle", cx=5, cy=5, r=5, class_=style)
@@ -137,13 +138,21 @@ def legend(series: Iterable[Series]) -> Html:
 
 
 def duration(milliseconds: float | None) -> str:
-    """A duration for people, such as ``1.23 s``; a dash for None."""
+    """A duration for people, such as ``1.23 s`` or ``1 min 43 s``; a dash for None."""
     if milliseconds is None:
         return "–"
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
-        if milliseconds >= size:
-            return f"{milliseconds / size:.3g} {unit}"
-    return f"{milliseconds:.3g} ms"
+    if milliseconds < 1000:
+        return f"{milliseconds:.3g} ms"
+    seconds = round(milliseconds / 1000)
+    for unit, size, smaller, part in (
+        ("d", 86_400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if seconds >= size:
+            rest = seconds % size // part
+            return f"{seconds // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{milliseconds / 1000:.3g} s"
 
 
 def _drawable(series: Series) -> Series:
@@ -204,12 +213,13 @@ class _Plot:
         form = "%Y-%m-%d %H:%M:%S" if self._step < 60 else "%Y-%m-%d %H:%M"
         values = [(one.name, one.values[at]) for one in series]
         known = [f"{name}: {label(value)}" for name, value in values if value]
-        return element("title", "\n".join([self._times[at].strftime(form), *known]))
+        return element("title", "\n".join([self._times[at].strftime(f"{form} %Z"), *known]))
 
-    def chart(self, label: _Label, content: Iterable[Html]) -> Html:
+    def chart(self, label: _Label, content: Iterable[Html], series: Sequence[Series]) -> Html:
         box = f"0 0 {self._width} {HEIGHT}"
         drawn = (*self._scale.grid(label, self._width), *self._time_axis(), *content)
-        return element("svg", *drawn, viewBox=box, class_="chart", role="img")
+        names = f"Chart: {', '.join(one.name for one in series)}"
+        return element("svg", *drawn, viewBox=box, class_="chart", role="img", aria_label=names)
 
     def _time_axis(self) -> Iterator[Html]:
         times = self._times
@@ -219,6 +229,8 @@ class _Plot:
         for at in range(0, len(times), max(1, math.ceil(len(times) * 90 / self._width))):
             x = min(max(self.x(at + 0.5), _LEFT + 20), self._width - _RIGHT - 28)
             yield element("text", times[at].strftime(form), x=x, y=HEIGHT - 8, text_anchor="middle")
+        zone = times[-1].strftime("%Z") if times else ""
+        yield element("text", zone, x=_LEFT - 8, y=HEIGHT - 8, text_anchor="end")
 
 
 def _nice(step: float) -> float:
@@ -227,6 +239,11 @@ def _nice(step: float) -> float:
         return 1
     power = 10 ** math.floor(math.log10(step))
     return next(one * power for one in _STEPS if one * power >= step * 0.999)
+
+
+def _time(milliseconds: float) -> str:
+    """A duration at an axis, where there is little room."""
+    return f"{milliseconds:g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:,.10g} s"
 
 
 def _count(value: float) -> str:

@@ -16,10 +16,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from matador.charts.svg import STYLE_SHEET
+from matador.dashboard.alerts import Alerts
 from matador.dashboard.audit import AuditLog
 from matador.dashboard.desk import Desk
 from matador.dashboard.guard import Guard
-from matador.dashboard.job_desk import JobDesk
 from matador.dashboard.journal_reader import follow_journal
 from matador.dashboard.lake_desk import LakeDesk
 from matador.dashboard.letter_index import LetterIndex
@@ -29,14 +29,14 @@ from matador.dashboard.masking import Masking
 from matador.dashboard.monitor import Monitor
 from matador.dashboard.moves import Moves
 from matador.dashboard.options import DashboardOptions
-from matador.dashboard.pages import access, dead_letters, jobs, lake, messages, overview
+from matador.dashboard.pages import access, dead_letters, jobs, lake, messages, overview, queues
 from matador.dashboard.pages.errors import on_error, on_not_found
 from matador.dashboard.render import FOLDER, Renderer
 from matador.dashboard.sessions import Sessions
-from matador.errors import MatadorError
-from matador.events.app import Matador
-from matador.jobs import Queue
+from matador.dashboard.sources import Sources
+from matador.errors import ConfigurationError, MatadorError
 from matador.observe.history.store import HistoryStore
+from matador.observe.sources import Target
 
 
 async def _favicon(request: Request) -> Response:
@@ -52,11 +52,14 @@ def _routes() -> list[Route | Mount]:
     get, post = ["GET"], ["POST"]
     return [
         Route("/", overview.overview, methods=get),
-        Route("/queues", overview.queues, methods=get),
-        Route("/queues/change", overview.change_queue, methods=post),
-        Route("/events", overview.events, methods=get),
+        Route("/queues", queues.queues, methods=get),
+        Route("/queues/queue", queues.queue, methods=get),
+        Route("/queues/change", queues.change_queue, methods=post),
+        Route("/queues/cancel", queues.cancel, methods=post),
+        Route("/handlers", overview.handlers, methods=get),
         Route("/workers", overview.workers, methods=get),
         Route("/dead-letters", dead_letters.dead_letters, methods=get),
+        Route("/dead-letters/export", dead_letters.export, methods=get),
         Route("/dead-letters/move", dead_letters.begin_move, methods=post),
         Route("/dead-letters/{number}", messages.letter, methods=get),
         Route("/dead-letters/{number}/edit", dead_letters.edit, methods=get),
@@ -67,9 +70,9 @@ def _routes() -> list[Route | Mount]:
         Route("/messages", messages.messages, methods=get),
         Route("/jobs", jobs.jobs, methods=get),
         Route("/jobs/queue", jobs.job_queue, methods=get),
-        Route("/jobs/queue", jobs.change_queue, methods=post),
         Route("/jobs/job", jobs.job, methods=get),
         Route("/jobs/job", jobs.change_job, methods=post),
+        Route("/jobs/schedule", jobs.change_schedule, methods=post),
         Route("/lake", lake.lake, methods=get),
         Route("/lake/report", lake.report, methods=get),
         Route("/lake/report", lake.make_report, methods=post),
@@ -89,28 +92,31 @@ def _routes() -> list[Route | Mount]:
 
 
 class Dashboard:
-    """A web page about an application, as an ASGI application for any server.
+    """Web pages about whatever receives messages, as an ASGI application for any server.
 
-    ``matador dashboard APP`` runs it for you. The application may run in this process, or not be
-    started at all: then the dashboard connects its transport, and disconnects it at the end. The
-    server must run in the event loop of the application, and send lifespan events.
+    ``matador dashboard FILE`` runs it for you. What it shows may run in this process, or not be
+    started at all: then the dashboard connects the transports, and disconnects them at the end. The
+    server must run in the event loop of what runs here, and send lifespan events.
 
     Args:
-        app: the application.
+        services: an application, a job queue, an RPC server, a subscriber or a queue service, or
+            several of them.
         options: who may use it, and where it keeps its files.
-        job_queues: the job queues to show.
+
+    Raises:
+        ConfigurationError: there is nothing to show.
+        NotStartedError: what keeps its messages in a memory must be started first.
 
     Example:
-        >>> dashboard = Dashboard(app, DashboardOptions(history="history.db"))
+        >>> dashboard = Dashboard([app, emails], DashboardOptions(history="history.db"))
         >>> uvicorn.run(dashboard, port=8080)  # doctest: +SKIP
     """
 
-    def __init__(
-        self, app: Matador, options: DashboardOptions, *, job_queues: Iterable[Queue] = ()
-    ) -> None:
-        self._app = app
+    def __init__(self, services: Target | Iterable[Target], options: DashboardOptions) -> None:
+        self._sources = Sources(services if isinstance(services, Iterable) else [services])
+        if options.lake is not None and self._sources.app is None:
+            raise ConfigurationError("the page of the lake needs an application, for its replays")
         self._options = options
-        self._job_queues = tuple(job_queues)
         self._sessions = Sessions(options)
         handlers = {
             HTTPStatus.NOT_FOUND.value: on_not_found,
@@ -122,7 +128,7 @@ class Dashboard:
             lifespan=self._running,
             exception_handlers=handlers,
         )
-        self._renderer = Renderer(app.topology.namespace, needs_login=options.needs_login)
+        self._renderer = Renderer(self._sources.title, needs_login=options.needs_login)
         self._guarded = Guard(self._pages, options, self._sessions, self._renderer.text)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,32 +149,28 @@ class Dashboard:
         desk.ending = True
         desk.monitor.wake()
         if desk.lake is not None:
-            desk.lake.end_queries()
+            desk.lake.queries.end()
 
     @contextlib.asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncGenerator[None]:
-        app, options = self._app, self._options
-        connects = app.transport.state.status == "disconnected"
+        sources, options = self._sources, self._options
         async with contextlib.AsyncExitStack() as stack:
-            if connects:
-                link = Link(app, lambda: self._pages.state.desk.monitor.look_soon())
-                stack.push_async_callback(link.close)
-                await link.open()
+            link = Link(sources, lambda: self._pages.state.desk.monitor.look_soon())
+            stack.push_async_callback(link.close)
+            await link.open()
             store = HistoryStore(Path(options.history))
             stack.callback(store.close)
             audit = AuditLog(options.audit_file)
-            index = LetterIndex(app)
+            index = LetterIndex(sources)
             stack.callback(index.close)
-            monitor = Monitor(app, store, index)
-            moves = Moves(app, index, audit)
-            job_desk = JobDesk(self._job_queues)
-            stack.push_async_callback(job_desk.close)
+            monitor = Monitor(sources, store, index)
+            moves = Moves(sources, index, audit, monitor.look_soon)
             lake_desk = None
-            if options.lake is not None:
-                lake_desk = LakeDesk(app, options, audit)
+            if options.lake is not None and sources.app is not None:
+                lake_desk = LakeDesk(sources.app, options, audit)
                 stack.push_async_callback(lake_desk.stop)
             desk = Desk(
-                app=app,
+                sources=sources,
                 options=options,
                 sessions=self._sessions,
                 store=store,
@@ -178,13 +180,15 @@ class Dashboard:
                 audit=audit,
                 masking=Masking(options.mask),
                 renderer=self._renderer,
-                jobs=job_desk,
                 lake=lake_desk,
             )
             self._pages.state.desk = desk
-            if desk.journal is not None:
-                following = asyncio.create_task(follow_journal(desk.journal.folder, store))
+            if sources.journal is not None:
+                following = asyncio.create_task(follow_journal(sources.journal.folder, store))
                 stack.push_async_callback(_cancelled, following)
+            if options.webhook is not None:
+                telling = asyncio.create_task(Alerts(desk, options.webhook).keep_telling())
+                stack.push_async_callback(_cancelled, telling)
             stack.push_async_callback(moves.stop)
             monitor.start()
             stack.push_async_callback(monitor.stop)

@@ -36,7 +36,10 @@ class AuditLog:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 file = os.open(self.path, flags, 0o600)
                 try:
-                    written = os.write(file, data)  # one write: lines of two processes do not mix
+                    # One write: lines of two processes do not mix. A line that a full disk has cut
+                    # off is ended first, or this one would be part of it.
+                    data = b"\n" + data if self._is_torn() else data
+                    written = os.write(file, data)
                     if written != len(data):
                         raise OSError("the disk is full")
                     os.fsync(file)
@@ -46,6 +49,13 @@ class AuditLog:
             raise HistoryError(
                 f"the audit log {self.path} cannot be written ({error}), so nothing was done"
             ) from error
+
+    def _is_torn(self) -> bool:
+        """Does the last line have no end?"""
+        with self.path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            return size > 0 and file.read(1) != b"\n"
 
     def last(self, limit: int) -> list[dict[str, Any]]:
         """The latest actions, the latest first. Lines that cannot be read are left out."""

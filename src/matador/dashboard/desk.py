@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from matador.dashboard.audit import AuditLog
 from matador.dashboard.guard import session_of
-from matador.dashboard.job_desk import JobDesk
 from matador.dashboard.lake_desk import LakeDesk
 from matador.dashboard.letter_index import LetterIndex
 from matador.dashboard.masking import Masking
@@ -20,20 +20,23 @@ from matador.dashboard.moves import Moves
 from matador.dashboard.options import DashboardOptions
 from matador.dashboard.render import Renderer
 from matador.dashboard.sessions import Sessions
+from matador.dashboard.sources import Sources, WatchedQueue
 from matador.dashboard.stats import Stats, read_stats
 from matador.errors import HistoryError
-from matador.events.app import Matador
 from matador.observe.history.store import HistoryStore
-from matador.observe.journal.hook import Journal
+
+T = TypeVar("T")
 
 _FRESH = 2.0
+_MOST_STATS = 100
+_PATIENCE = 10.0  # seconds to wait for a broker
 
 
 @dataclass(slots=True)
 class Desk:
     """What pages need. Made when the dashboard starts, in the event loop of the application."""
 
-    app: Matador
+    sources: Sources
     options: DashboardOptions
     sessions: Sessions
     store: HistoryStore
@@ -43,30 +46,31 @@ class Desk:
     audit: AuditLog
     masking: Masking
     renderer: Renderer
-    jobs: JobDesk
     lake: LakeDesk | None
     streams: int = 0
     ending: bool = False
-    _stats: dict[str, tuple[float, Stats]] = field(default_factory=dict[str, tuple[float, Stats]])
+    _stats: dict[tuple[str, WatchedQueue | None], tuple[float, Stats]] = field(
+        default_factory=dict[tuple[str, WatchedQueue | None], tuple[float, Stats]]
+    )
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    @property
-    def journal(self) -> Journal | None:
-        """The journal of the application, if it has one."""
-        return next((hook for hook in self.app.hooks if isinstance(hook, Journal)), None)
-
-    async def stats(self, period: str) -> Stats | None:
-        """The figures of a period, at most a moment old; None if there is no history."""
+    async def stats(self, period: str, queue: WatchedQueue | None = None) -> Stats | None:
+        """The figures of a period, of all queues or of one, at most a moment old; None if there is
+        no history."""
+        key = period, queue
         async with self._reading:
-            known = self._stats.get(period)
+            known = self._stats.get(key)
             if known is not None and time.monotonic() - known[0] < _FRESH:
                 return known[1]
             try:
-                made = await asyncio.to_thread(read_stats, self.store, period, time.time())
+                names = None if queue is None else (queue.full_name, queue.name)
+                made = await asyncio.to_thread(read_stats, self.store, period, time.time(), names)
             except HistoryError as error:
                 self.monitor.history_problem = str(error)
                 return None
-            self._stats[period] = (time.monotonic(), made)
+            if len(self._stats) >= _MOST_STATS:
+                self._stats.clear()
+            self._stats[key] = (time.monotonic(), made)
             return made
 
     async def record(self, request: Request, action: str, **details: Any) -> None:
@@ -76,6 +80,12 @@ class Desk:
             HistoryError: it could not be recorded.
         """
         await asyncio.to_thread(self.audit.add, who(request), action, **details)
+
+
+async def within(call: Awaitable[T]) -> T:
+    """Wait for a broker, but not for ever."""
+    async with asyncio.timeout(_PATIENCE):
+        return await call
 
 
 def who(request: Request) -> str:

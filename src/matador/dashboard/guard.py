@@ -217,9 +217,11 @@ async def _form(request: Request) -> Form | Response:
                 body += part
                 if len(body) > _LONGEST_FORM:
                     return _plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The form is too large.")
-        return parse_qs(
+        form = parse_qs(
             body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
         )
+        # Browsers send CRLF for each line end of a text area.
+        return {name: [one.replace("\r\n", "\n") for one in form[name]] for name in form}
     except TimeoutError:
         return _plain(HTTPStatus.REQUEST_TIMEOUT, "The form took too long.")
     except ValueError:  # also UnicodeDecodeError

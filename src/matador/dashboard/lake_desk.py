@@ -1,4 +1,4 @@
-"""The lake: its report, SQL over its tables, and replays. Spark runs in one thread of its own."""
+"""The lake: its report and replays, for which Spark runs in a thread; queries have processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from matador.dashboard.audit import AuditLog
-from matador.dashboard.lake_query import Answer, LakeQuery
+from matador.dashboard.lake_query import LakePlace, LakeQueries, explained
 from matador.dashboard.options import DashboardOptions
 from matador.errors import ConfigurationError, MatadorError
 from matador.events.app import Matador
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-QUERY_SECONDS = 120.0
 _MOST_KEPT = 20
 _STOP_SECONDS = 10.0
 
@@ -61,8 +60,8 @@ class LakeDesk:
         self._started_spark = False
         self._replays: OrderedDict[str, Replay] = OrderedDict()
         self._making: asyncio.Task[None] | None = None
-        self._ending = asyncio.Event()
-        self.query_seconds = QUERY_SECONDS
+        self._reads = LakePlace.of(options, self.place, app.schema)
+        self.queries = LakeQueries(self._reads)
         self.report: str | None = None
         self.report_at: float | None = None
         self.problem: str | None = None
@@ -93,14 +92,14 @@ class LakeDesk:
 
     async def stop(self) -> None:
         """Stop Spark, if it was started here."""
-        self.end_queries()
+        await self.queries.stop()
         tasks = [one.task for one in self._replays.values()] + [self._making]
         for task in tasks:
             if task is not None:
                 task.cancel()
         lake, self._lake = self._lake, None
         if lake is not None and self._started_spark:
-            # In a thread of its own: a query that runs ends because of this, not before it.
+            # In a thread of its own: what runs ends because of this, not before it.
             stopping = Threads(1, "matador-lake-stop")
             await asyncio.wait([stopping.start(lake.spark.stop)], timeout=_STOP_SECONDS)
             stopping.close()
@@ -110,41 +109,6 @@ class LakeDesk:
         """Begin to make a report, unless one is being made."""
         if not self.is_making_report:
             self._making = asyncio.create_task(self._make_report())
-
-    async def query(self, sql: str) -> Answer:
-        """The first rows of one SELECT, which only reads. Spark stops if the caller is cancelled.
-
-        Raises:
-            ConfigurationError: the query is not one, Spark refuses it, or it takes too long.
-        """
-        query = LakeQuery(sql)
-        asking = asyncio.create_task(self._with_lake(query.run))
-        ending = asyncio.create_task(self._ending.wait())
-        limit = self.query_seconds
-        try:
-            await asyncio.wait({asking, ending}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
-        finally:
-            ending.cancel()
-            if not asking.done():  # it would run on, and everybody else would wait for it
-                asking.cancel()
-                query.stop()
-        if self._ending.is_set():
-            raise ConfigurationError("the query was stopped: the dashboard is shutting down")
-        if not query.has_begun:
-            raise ConfigurationError(
-                f"the query has not begun within {limit:g} seconds: Spark is busy with a report, a "
-                "replay or another query. Try again later, or use `matador lake query`"
-            )
-        raise ConfigurationError(
-            f"the query was stopped after {limit:g} seconds. Select less, for example by date, or "
-            "use `matador lake query`, which has no limit"
-        )
-
-    def end_queries(self) -> None:
-        """Stop the queries that run, for a server that shuts down."""
-        self._ending.set()
 
     def begin_replay(self, choice: dict[str, str]) -> Replay:
         """Begin to count what would be sent. Nothing is sent before ``confirm``."""
@@ -219,44 +183,19 @@ class LakeDesk:
         Raises:
             MatadorError: it failed; whatever Spark raises has become one.
         """
-        if self.is_empty:
-            raise self._no_tables()
 
         def run() -> T:
-            from matador.spark.runtime.messages import reason_of, silence, spark_error
-
             try:
                 if self._lake is None:
-                    from matador.spark import Lake
                     from matador.spark.runtime.session import running_session
 
-                    options = self._options
-                    storage_options = options.storage_options
-                    lake = Lake(
-                        self.place, schema=self._app.schema, storage_options=storage_options
-                    )
-                    if not lake.exists():
-                        raise self._no_tables()
                     self._started_spark = running_session() is None
-                    chosen = options.spark
-                    silence(lake.start(chosen.master, chosen.config, remote=chosen.remote))
-                    self._lake = lake
+                    self._lake = self._reads.open(self._app.schema)
                 return work(self._lake)
-            except MatadorError:
-                raise
             except Exception as error:
-                said = spark_error(error) or f"{type(error).__name__}: {reason_of(error)}"
-                raise ConfigurationError(said) from error
+                raise explained(error) from error
 
-        try:
-            return (await self._thread.start(run)).get()
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(
-                f"the lake needs an extra: pip install 'matador-events[spark]' ({error})"
-            ) from error
-
-    def _no_tables(self) -> ConfigurationError:
-        return ConfigurationError(f"the lake {self.place} has no tables: run `matador lake ingest`")
+        return (await self._thread.start(run)).get()
 
 
 def _said(error: Exception) -> str:

@@ -11,18 +11,18 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+from matador.dashboard.sources import Sources, WatchedQueue
 from matador.errors import QueueNotFoundError
-from matador.events.app import Matador
-from matador.events.dead_letters import Letter, Place
 from matador.model.text import storable_text
-from matador.model.topology import DeadLetterKind, WorkQueue
+from matador.model.topology import DeadLetterKind
 from matador.observe.signatures import signature_id_of_text, signature_text
+from matador.runtime.dead_letters import DeadLetterOffice, Letter, Place
 
 log = logging.getLogger("matador.dashboard")
 
@@ -37,24 +37,24 @@ _SCHEMA = """
 CREATE TABLE letters (
     number INTEGER PRIMARY KEY AUTOINCREMENT, queue TEXT NOT NULL, kind TEXT NOT NULL,
     position TEXT NOT NULL, stored_in TEXT NOT NULL, home TEXT NOT NULL, id TEXT NOT NULL,
-    correlation_id TEXT, event_key TEXT NOT NULL, subscriber TEXT NOT NULL,
+    correlation_id TEXT, name TEXT NOT NULL, receiver TEXT NOT NULL,
     signature TEXT NOT NULL, error_type TEXT,
     error TEXT NOT NULL, died_at REAL, attempts INTEGER, decodable INTEGER NOT NULL,
     round INTEGER NOT NULL, UNIQUE (queue, kind, position));
 CREATE INDEX by_signature ON letters (signature);
 CREATE INDEX by_id ON letters (id);
 CREATE INDEX by_correlation ON letters (correlation_id);
-CREATE INDEX by_edge ON letters (event_key, subscriber);
+CREATE INDEX by_edge ON letters (queue, name, receiver);
 CREATE TABLE signatures (signature TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 """
 _COLUMNS = (
-    "number, queue, kind, position, stored_in, home, id, correlation_id, event_key, subscriber, "
+    "number, queue, kind, position, stored_in, home, id, correlation_id, name, receiver, "
     "signature, error_type, error, died_at, attempts, decodable"
 )
 
 
 class Entry(NamedTuple):
-    """One dead letter of the index. ``queue`` is the short name of its work queue."""
+    """One dead letter of the index. ``queue`` is the name of its work queue in the dashboard."""
 
     number: int
     queue: str
@@ -64,8 +64,8 @@ class Entry(NamedTuple):
     home: str
     id: str
     correlation_id: str | None
-    event_key: str
-    subscriber: str
+    name: str
+    receiver: str
     signature: str
     error_type: str | None
     error: str
@@ -88,9 +88,9 @@ class Group(NamedTuple):
     letters: int
     first_at: float | None
     last_at: float | None
-    subscribers: str
-    events: str
-    example: str
+    names: str
+    receivers: str
+    queues: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +100,8 @@ class IndexFilter:
     signature: str = ""
     queue: str = ""
     kind: str = ""
-    event_key: str = ""
-    subscriber: str = ""
+    name: str = ""
+    receiver: str = ""
     error: str = ""
 
     def condition(self) -> tuple[str, list[str]]:
@@ -110,8 +110,8 @@ class IndexFilter:
             "signature": self.signature,
             "queue": self.queue,
             "kind": self.kind,
-            "event_key": self.event_key,
-            "subscriber": self.subscriber,
+            "name": self.name,
+            "receiver": self.receiver,
         }
         given = {name: value for name, value in exact.items() if value}
         parts, values = [f"{name} = ?" for name in given], list(given.values())
@@ -120,25 +120,25 @@ class IndexFilter:
             values.append(self.error.lower())
         return " AND ".join(parts) or "1", values
 
-    def fits(self, letter: Letter) -> bool:
-        """Does it select a letter that may not be in the index?"""
+    def fits(self, letter: Letter, queue: str) -> bool:
+        """Does it select a letter of a queue that may not be in the index?"""
         row = _described(letter)
-        wanted = (self.signature, self.event_key, self.subscriber)
+        wanted = (self.signature, self.name, self.receiver)
         found = (row[4], row[2], row[3])
         text = f"{row[5] or ''}: {row[6]}".lower()
         return (
             all(one in ("", other) for one, other in zip(wanted, found, strict=True))
-            and self.queue in ("", letter.queue.name)
+            and self.queue in ("", queue)
             and self.kind in ("", letter.kind)
             and self.error.lower() in text
         )
 
 
 class LetterIndex:
-    """The index of an application's dead letters. Belongs to its event loop."""
+    """The index of all dead letters. Belongs to the event loop of the dashboard."""
 
-    def __init__(self, app: Matador) -> None:
-        self._app = app
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
         self._file = sqlite3.connect("", check_same_thread=False, isolation_level=None)
         self._file.execute("PRAGMA journal_mode = MEMORY")
         self._file.execute("PRAGMA synchronous = OFF")
@@ -152,7 +152,7 @@ class LetterIndex:
         self._unreadable: dict[tuple[str, str], set[str]] = {}
         self.version = 0
         self.reading: str | None = None
-        self.complete = False
+        self.read: set[str] = set()
 
     def close(self) -> None:
         """Forget everything."""
@@ -161,65 +161,74 @@ class LetterIndex:
 
     # -- bringing it up to date -------------------------------------------------------------------
 
-    async def refresh(self, expected: dict[tuple[str, str], int | None], *, whole: bool) -> None:
-        """Read what is new. ``expected`` has the number of letters of each queue and kind.
+    async def refresh(
+        self,
+        queues: Iterable[WatchedQueue],
+        expected: dict[tuple[str, str], int | None],
+        *,
+        whole: bool,
+    ) -> None:
+        """Read what is new in queues. ``expected`` has the number of letters by name and kind.
 
         A queue whose number still differs is read as a whole; all are if ``whole``. One that
         cannot be counted (None) is read as a whole, too.
         """
         async with self._reading:
-            office = self._app.dead_letters
             try:
-                for queue, kind in office.queues():
-                    number = expected.get((queue.name, kind))
-                    if not whole and number is not None:
-                        await self._read(queue, kind, after=self._last(queue, kind))
-                        known = self.count_of(queue, kind)
-                        # Some brokers never count what they show: once is enough to find that out.
-                        if known == number or self._differs.get((queue.name, kind)) == (
-                            number,
-                            known,
-                        ):
-                            continue
-                    await self._read(queue, kind, after=None)
-                    self._differs[queue.name, kind] = (number, self.count_of(queue, kind))
-                self.complete = True
+                for queue in queues:
+                    for kind in queue.kinds:
+                        number = expected.get((queue.name, kind))
+                        await self._refresh(queue, kind, None if whole else number)
+                    self.read.add(queue.name)
             finally:
                 self.reading = None
 
-    async def _read(self, queue: WorkQueue, kind: DeadLetterKind, *, after: str | None) -> None:
+    async def _refresh(self, queue: WatchedQueue, kind: DeadLetterKind, number: int | None) -> None:
+        if number is not None:
+            await self._read(queue, kind, after=self._last(queue, kind))
+            known = self.count_of(queue, kind)
+            # Some brokers never count what they show: once is enough to find that out.
+            if known == number or self._differs.get((queue.name, kind)) == (number, known):
+                return
+        await self._read(queue, kind, after=None)
+        self._differs[queue.name, kind] = (number, self.count_of(queue, kind))
+
+    async def _read(self, queue: WatchedQueue, kind: DeadLetterKind, *, after: str | None) -> None:
         self._round += 1
         this = self._round
         if after is None:
             self._unreadable.pop((queue.name, kind), None)
         batch: list[Letter] = []
         seen = 0
+        office = queue.source.letters  # made in this event loop, not in the thread that stores
         try:
-            async for letter in self._app.dead_letters.browse_queue(queue, kind, after=after):
+            async for letter in office.browse_queue(queue.queue, kind, after=after):
                 batch.append(letter)
                 if len(batch) == BATCH:
-                    await asyncio.to_thread(self._store, batch, this)
+                    await asyncio.to_thread(self._store, queue, office, batch, this)
                     seen += len(batch)
                     self.reading = f"{seen:,} dead letters of {queue.name} read"
                     batch = []
         except QueueNotFoundError:
             pass  # it was never made, so it has none
-        await asyncio.to_thread(self._store, batch, this)
+        await asyncio.to_thread(self._store, queue, office, batch, this)
         if after is None:
             await asyncio.to_thread(self._forget_older, queue.name, kind, this)
 
-    def _store(self, letters: Sequence[Letter], this: int) -> None:
+    def _store(
+        self, queue: WatchedQueue, office: DeadLetterOffice, letters: Sequence[Letter], this: int
+    ) -> None:
         rows: list[tuple[Any, ...]] = []
         texts: dict[str, str] = {}
         # Those that are known are only confirmed, which is much quicker.
-        known = self._confirm(letters, this) if letters else set[str]()
+        known = self._confirm(queue, letters, this) if letters else set[str]()
         for letter in letters:
             if letter.stored.position in known:
                 continue
             try:
-                rows.append(self._row(letter, this, texts))
+                rows.append(_row(queue, office.place(letter), letter, this, texts))
             except Exception as error:  # noqa: BLE001 - one letter must not hide the others
-                self._leave_out(letter, error)
+                self._leave_out(queue, letter, error)
         with self._lock:
             self._file.execute("BEGIN")
             self._file.executemany(
@@ -233,38 +242,22 @@ class LetterIndex:
             self._file.execute("COMMIT")
             self.version += 1
 
-    def _row(self, letter: Letter, this: int, texts: dict[str, str]) -> tuple[Any, ...]:
-        """A letter as a row; the text of its signature is added to ``texts``."""
-        described = _described(letter)
-        place, stored = self._app.dead_letters.place(letter), letter.stored
-        for exact in (stored.position, stored.queue, place.home):
-            exact.encode()  # raises an error for what no database can store
-        texts[described[4]] = signature_of(described[5], described[6])[1]
-        died = None if stored.stored_at is None else stored.stored_at.timestamp()
-        docket = None if letter.envelope is None else letter.envelope.docket
-        return (
-            *(letter.queue.name, letter.kind, stored.position, stored.queue, place.home),
-            *described[:6],
-            described[6][:_LONGEST_ERROR],
-            *(died, docket and docket.attempts, docket is not None, this),
-        )
-
-    def _leave_out(self, letter: Letter, error: Exception) -> None:
+    def _leave_out(self, queue: WatchedQueue, letter: Letter, error: Exception) -> None:
         """A letter cannot be in the index. It is counted, so that it is not looked for again."""
-        left_out = self._unreadable.setdefault((letter.queue.name, letter.kind), set())
+        left_out = self._unreadable.setdefault((queue.name, letter.kind), set())
         if letter.stored.position not in left_out and len(left_out) < _MOST_LEFT_OUT:
             left_out.add(letter.stored.position)
-            log.warning("a dead letter of %s cannot be shown: %s", letter.queue.name, error)
+            log.warning("a dead letter of %s cannot be shown: %s", queue.name, error)
 
     @property
     def unreadable(self) -> int:
         """How many letters were found that cannot be shown."""
         return sum(map(len, self._unreadable.values()))
 
-    def _confirm(self, letters: Sequence[Letter], this: int) -> set[str]:
+    def _confirm(self, queue: WatchedQueue, letters: Sequence[Letter], this: int) -> set[str]:
         """The positions of letters, all of one queue and kind, that are in the index."""
         where = "queue = ? AND kind = ? AND position"
-        place = (letters[0].queue.name, letters[0].kind)
+        place = (queue.name, letters[0].kind)
         marks = ", ".join("?" * len(letters))
         positions = [
             letter.stored.position.encode("utf-8", "replace").decode() for letter in letters
@@ -277,7 +270,7 @@ class LetterIndex:
             "DELETE FROM letters WHERE queue = ? AND kind = ? AND round < ?", queue, kind, this
         )
 
-    def _last(self, queue: WorkQueue, kind: str) -> str | None:
+    def _last(self, queue: WatchedQueue, kind: str) -> str | None:
         found = self._all(
             "SELECT position FROM letters NOT INDEXED WHERE queue = ? AND kind = ? "
             "ORDER BY number DESC LIMIT 1",
@@ -288,7 +281,7 @@ class LetterIndex:
 
     # -- looking ----------------------------------------------------------------------------------
 
-    def count_of(self, queue: WorkQueue, kind: str) -> int:
+    def count_of(self, queue: WatchedQueue, kind: str) -> int:
         """How many letters of one queue and kind are known."""
         left_out = len(self._unreadable.get((queue.name, kind), ()))
         counted = "SELECT count(*) FROM letters WHERE queue = ? AND kind = ?"
@@ -335,18 +328,19 @@ class LetterIndex:
         )
         return [Entry(*row) for row in found]
 
-    def number_of(self, letter: Letter) -> int | None:
+    def number_of(self, queue: WatchedQueue, letter: Letter) -> int | None:
         """The number of a letter, if it is known."""
-        key = (letter.queue.name, letter.kind, letter.stored.position)
+        key = (queue.name, letter.kind, letter.stored.position)
         found = self._all(
             "SELECT number FROM letters WHERE queue = ? AND kind = ? AND position = ?", *key
         )
         return found[0][0] if found else None
 
-    async def add(self, letters: Sequence[Letter]) -> None:
-        """Add letters that were found by reading."""
-        for _, some in groupby(letters, lambda one: (one.queue.name, one.kind)):
-            await asyncio.to_thread(self._store, list(some), self._round)
+    async def add(self, letters: Sequence[tuple[WatchedQueue, Letter]]) -> None:
+        """Add letters that were found by reading, and the queues they are of."""
+        for (queue, _), some in groupby(letters, lambda one: (one[0], one[1].kind)):
+            found = [one for _, one in some]
+            await asyncio.to_thread(self._store, queue, queue.source.letters, found, self._round)
 
     def forget(self, numbers: Sequence[int]) -> None:
         """These were moved."""
@@ -361,23 +355,33 @@ class LetterIndex:
         found = self._all_cached(
             "SELECT signature, min(error_type), (SELECT text FROM signatures AS s "
             "WHERE s.signature = letters.signature), count(*), min(died_at), max(died_at), "
-            "group_concat(DISTINCT subscriber), group_concat(DISTINCT event_key), min(id) "
+            "group_concat(DISTINCT name), group_concat(DISTINCT receiver), "
+            "group_concat(DISTINCT queue) "
             f"FROM letters WHERE {where} GROUP BY signature ORDER BY 4 DESC, 1 LIMIT ?",
             *values,
             limit,
         )
         return [Group(*row) for row in found]
 
-    def by_edge(self) -> dict[tuple[str, str], int]:
-        """The number of letters of each event and subscriber."""
+    def by_edge(self) -> dict[tuple[str, str, str], int]:
+        """The number of letters of each queue, name and receiver."""
         found = self._all_cached(
-            "SELECT event_key, subscriber, count(*) FROM letters GROUP BY event_key, subscriber"
+            "SELECT queue, name, receiver, count(*) FROM letters GROUP BY queue, name, receiver"
         )
-        return {(event, subscriber): number for event, subscriber, number in found}
+        return {(queue, name, receiver): number for queue, name, receiver, number in found}
+
+    def cause(self, signature: str) -> str | None:
+        """The text of a group: the type of its errors, and what they have in common."""
+        found = self._all(
+            "SELECT min(error_type), (SELECT text FROM signatures WHERE signature = ?1) "
+            "FROM letters WHERE signature = ?1",
+            signature,
+        )
+        return ": ".join(one for one in found[0] if one) or None
 
     def values_of(self, column: str) -> list[str]:
-        """The different events, subscribers and so on, for a choice."""
-        assert column in ("queue", "kind", "event_key", "subscriber")
+        """The different events, receivers and so on, for a choice."""
+        assert column in ("queue", "kind", "name", "receiver")
         found = self._all_cached(
             f"SELECT DISTINCT {column} FROM letters WHERE {column} <> '' ORDER BY 1 LIMIT 200"
         )
@@ -390,12 +394,16 @@ class LetterIndex:
             "ORDER BY number DESC LIMIT 1",
             *(entry.queue, entry.kind, entry.number),
         )
-        queue = self._app.topology.queue(entry.queue)
+        queue = self._sources.queue(entry.queue)
+        if queue is None:
+            return None
         after = before[0][0] if before else None
-        office = self._app.dead_letters
+        office = queue.source.letters
         # Nearly always it is the next one. Otherwise others were moved, and it is looked for.
         for start, limit in ((after, 3), (after, 2 * BATCH), (None, None)):
-            async for letter in office.browse_queue(queue, entry.kind, after=start, limit=limit):
+            async for letter in office.browse_queue(
+                queue.queue, entry.kind, after=start, limit=limit
+            ):
                 if storable_text(letter.id, _LONGEST_ID) == entry.id:
                     return letter
         return None
@@ -428,17 +436,33 @@ def signature_of(error_type: str | None, error: str) -> tuple[str, str]:
     return signature_id_of_text(error_type, text), text
 
 
-def _described(letter: Letter) -> tuple[str, str | None, str, str, str, str | None, str]:
-    """Id, correlation id, event, subscriber, signature, type and message of the error."""
-    docket = None if letter.envelope is None else letter.envelope.docket
+def _row(
+    queue: WatchedQueue, place: Place, letter: Letter, this: int, texts: dict[str, str]
+) -> tuple[Any, ...]:
+    """A letter as a row; the text of its signature is added to ``texts``."""
+    described = _described(letter)
     stored = letter.stored
-    error = (docket and docket.last_error) or stored.reason or letter.problem or ""
-    error, kind = storable_text(error), stored.error_type and _name(stored.error_type)
+    for exact in (stored.position, stored.queue, place.home):
+        exact.encode()  # raises an error for what no database can store
+    texts[described[4]] = signature_of(described[5], described[6])[1]
+    died = None if stored.stored_at is None else stored.stored_at.timestamp()
+    return (
+        *(queue.name, letter.kind, stored.position, stored.queue, place.home),
+        *described[:6],
+        described[6][:_LONGEST_ERROR],
+        *(died, letter.attempts or None, letter.problem is None, this),
+    )
+
+
+def _described(letter: Letter) -> tuple[str, str | None, str, str, str, str | None, str]:
+    """Id, correlation id, name, receiver, signature, type and message of the error."""
+    error, kind = storable_text(letter.error), letter.error_type and _name(letter.error_type)
+    correlated = letter.contents.correlation_id
     return (
         storable_text(letter.id, _LONGEST_ID),
-        docket and docket.correlation_id and _name(docket.correlation_id),
-        "" if docket is None else _name(docket.event_key),
-        "" if docket is None else _name(docket.target_subscriber),
+        correlated and _name(correlated),
+        _name(letter.name),
+        _name(letter.receiver),
         signature_of(kind, error)[0],
         kind,
         error,

@@ -1,4 +1,4 @@
-"""The dashboard's own connection to the broker, which may be down when the dashboard starts."""
+"""The dashboard's own connections to brokers, which may be down when the dashboard starts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from matador.dashboard.sources import Source, Sources
 from matador.errors import ConnectionFailedError, MatadorError
-from matador.events.app import Matador
 
 log = logging.getLogger("matador.dashboard")
 
@@ -17,58 +17,82 @@ _LONGEST_PAUSE = 15.0
 
 
 class Link:
-    """Connects the transport of an application that does not run in this process.
+    """Connects the transports of sources that do not run in this process.
 
     A dashboard is needed most when something is down. So it starts without the broker, and tries
     again until it is there. From then on the transport looks after its connection itself.
     """
 
-    def __init__(self, app: Matador, when_connected: Callable[[], None]) -> None:
-        self._app = app
+    def __init__(self, sources: Sources, when_connected: Callable[[], None]) -> None:
+        self._sources = sources
         self._when_connected = when_connected
-        self._trying: asyncio.Task[None] | None = None
-        self._opened = False
+        self._trying: list[asyncio.Task[None]] = []
+        self._linked: list[Source] = []
+        self._opened: list[Source] = []
 
     async def open(self) -> None:
-        """Connect, or go on trying in the background if the broker cannot be reached.
+        """Connect, or go on trying in the background where a broker cannot be reached.
 
         Raises:
             MatadorError: trying again would not help.
         """
-        try:
-            await self._connect()
-        except (ConnectionFailedError, TimeoutError) as error:
-            log.warning("%s; the dashboard keeps trying", self._said(error))
-            self._trying = asyncio.create_task(self._try_again(), name="matador-dashboard-link")
+        # Several sources may share a transport.
+        self._linked = list(
+            {
+                id(one.transport): one
+                for one in self._sources.all
+                if one.transport.state.status == "disconnected"
+            }.values()
+        )
+        outcomes = await asyncio.gather(*map(self._first, self._linked), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
 
     async def close(self) -> None:
         """Disconnect."""
-        if self._trying is not None:
-            self._trying.cancel()
-            await asyncio.gather(self._trying, return_exceptions=True)
-        if self._opened:
-            await self._app.checkpoints.close()
-        await self._app.transport.disconnect()
+        for task in self._trying:
+            task.cancel()
+        await asyncio.gather(*self._trying, return_exceptions=True)
+        for source in self._opened:
+            if source.checkpoints is not None:
+                await source.checkpoints.close()
+        for source in self._sources.all:
+            if source.jobs is not None:
+                await source.jobs.shutdown()
+        for source in self._linked:
+            await source.transport.disconnect()
 
-    async def _connect(self) -> None:
+    async def _first(self, source: Source) -> None:
+        try:
+            await self._connect(source)
+        except (ConnectionFailedError, TimeoutError) as error:
+            said = str(error) or f"{source.transport.name} did not answer in {_PATIENCE:g} seconds"
+            log.warning("%s; the dashboard keeps trying", said)
+            again = self._try_again(source)
+            self._trying.append(asyncio.create_task(again, name="matador-dashboard-link"))
+
+    async def _connect(self, source: Source) -> None:
+        if source.missing is not None:
+            raise ConnectionFailedError(source.missing)  # nothing is made only to be looked at
         async with asyncio.timeout(_PATIENCE):
-            await self._app.transport.connect()
-        await self._app.checkpoints.open()
-        self._opened = True
+            await source.transport.connect()
+        for one in self._sources.all:
+            if one.transport is source.transport and one.checkpoints is not None:
+                await one.checkpoints.open()
+                self._opened.append(one)
 
-    async def _try_again(self) -> None:
+    async def _try_again(self, source: Source) -> None:
         pause = _FIRST_PAUSE
-        while not self._opened:
+        while True:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             try:
-                await self._connect()
+                await self._connect(source)
+                break
             except (ConnectionFailedError, TimeoutError):
                 continue
             except MatadorError as error:  # the broker is there, but refuses: somebody must look
                 log.error("the dashboard cannot connect, and tries again: %s", error)
         log.info("the dashboard is connected")
         self._when_connected()
-
-    def _said(self, error: BaseException) -> str:
-        return str(error) or f"{self._app.transport.name} did not answer in {_PATIENCE:g} seconds"

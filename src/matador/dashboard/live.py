@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from matador.dashboard.desk import Desk, desk_of
 from matador.dashboard.guard import session_of
-from matador.dashboard.pages import dead_letters, jobs, lake, overview
+from matador.dashboard.pages import dead_letters, jobs, lake, overview, queues
 from matador.dashboard.sessions import Session
 from matador.errors import MatadorError
 
@@ -35,6 +35,8 @@ async def _dead_letter_groups(desk: Desk, params: dict[str, str]) -> dict[str, A
 
 PARTS: Final[dict[str, Values]] = {
     **overview.LIVE,
+    "queues": queues.queues_values,
+    "queue": queues.queue_values,
     "dead_letters": _dead_letter_groups,
     "move": dead_letters.move_values,
     "jobs": jobs.jobs_values,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from matador.dashboard.letter_index import LetterIndex
+from matador.dashboard.sources import Source, Sources, WatchedQueue
 from matador.errors import MatadorError
-from matador.events.app import Matador
-from matador.events.queue_counts import QueueCounts, count
-from matador.events.queue_pauses import pausing, why_not
+from matador.events.queue_counts import QueueCounts
 from matador.observe.history.store import Depth, HistoryStore
 from matador.observe.oldest import oldest_due, tells_age
 from matador.runtime.few_at_once import few_at_once
-from matador.transports.base import Browsing, BrowsingByTaking, BrowsingDeadLetters
+from matador.transports.base import members_of
 
 log = logging.getLogger("matador.dashboard")
 
@@ -33,9 +33,14 @@ _READ_ALL_EVERY = 300.0
 class QueueView:
     """A work queue as it was at the last look."""
 
-    name: str
+    watched: WatchedQueue
     counts: QueueCounts
     oldest_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the dashboard."""
+        return self.watched.name
 
     @property
     def dead(self) -> int:
@@ -45,13 +50,17 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the last look has shown. ``cannot`` says what this transport does not show."""
+    """What the last look has shown.
+
+    ``problems`` says which sources could not be asked, why, and since when; ``cannot`` what their
+    transports do not show.
+    """
 
     at: float = 0.0
     queues: tuple[QueueView, ...] = ()
-    connection: str = "connecting"
-    problem: str | None = None
-    problem_since: float | None = None
+    problems: Mapping[Source, tuple[str, float]] = field(
+        default_factory=dict[Source, tuple[str, float]]
+    )
     cannot: tuple[str, ...] = field(default=())
 
     @property
@@ -59,12 +68,17 @@ class Snapshot:
         """All dead letters."""
         return sum(queue.dead for queue in self.queues)
 
+    @property
+    def troubles(self) -> dict[str, float]:
+        """What is wrong, each once, and since when."""
+        return dict(reversed(list(self.problems.values())))
+
 
 class Monitor:
-    """Watches one application, whose transport is connected. One task looks, another reads."""
+    """Watches all sources, whose transports are connected. One task looks, another reads."""
 
-    def __init__(self, app: Matador, store: HistoryStore, index: LetterIndex) -> None:
-        self._app = app
+    def __init__(self, sources: Sources, store: HistoryStore, index: LetterIndex) -> None:
+        self._sources = sources
         self._store = store
         self._index = index
         self._changed = asyncio.Event()
@@ -78,29 +92,8 @@ class Monitor:
 
     @property
     def counts_messages(self) -> bool:
-        """Can the transport count messages?"""
-        return self._app.transport.capabilities.depth
-
-    @property
-    def browses(self) -> bool:
-        """Can the transport show the messages of work queues?"""
-        transport = self._app.transport
-        return transport.capabilities.browse and isinstance(transport, Browsing)
-
-    @property
-    def browses_letters(self) -> bool:
-        """Can the transport show dead letters?"""
-        return self.browses or isinstance(self._app.transport, BrowsingDeadLetters)
-
-    @property
-    def pauses(self) -> bool:
-        """Can the transport pause queues?"""
-        return pausing(self._app.transport) is not None
-
-    @property
-    def takes_to_browse(self) -> bool:
-        """Must the transport take messages in order to show them?"""
-        return isinstance(self._app.transport, BrowsingByTaking)
+        """Can messages be counted anywhere?"""
+        return any(one.counts_messages for one in self._sources.all)
 
     def start(self) -> None:
         """Begin to look."""
@@ -160,54 +153,83 @@ class Monitor:
                 pass
 
     async def _look(self) -> None:
-        transport, before = self._app.transport, self.snapshot
-        now = time.time()
-        problem = None
-        queues = before.queues
-        state = transport.state
-        if state.status != "connected":
-            why = "" if state.error is None else f": {state.error}"
-            problem = f"the connection to {transport.name} is {state.status}{why}"
-        elif self.counts_messages:
-            try:
-                async with asyncio.timeout(_LIMIT):
-                    queues = await self._queues()
-            except TimeoutError:
-                problem = f"{transport.name} did not answer within {_LIMIT:g} seconds"
-            except MatadorError as error:
-                problem = str(error)
-        since = (before.problem_since or now) if problem is not None else None
-        self.snapshot = Snapshot(now, queues, state.status, problem, since, tuple(self._cannot()))
-        if problem is None:
+        now, before = time.time(), self.snapshot
+        looks = await few_at_once(self._look_at, self._sources.all)
+        known = {view.watched: view for view in before.queues}
+        problems: dict[Source, tuple[str, float]] = {}
+        for source, found in zip(self._sources.all, looks, strict=True):
+            if isinstance(found, str):
+                since = before.problems.get(source, ("", now))[1]
+                problems[source] = (found, since)
+            else:
+                known |= {view.watched: view for view in found}
+        queues = tuple(known[one] for one in self._sources.queues if one in known)
+        self.snapshot = Snapshot(now, queues, problems, tuple(self._cannot(problems)))
+        if len(problems) < len(self._sources.all):
             await self._keep(now)
 
-    async def _queues(self) -> tuple[QueueView, ...]:
+    async def _look_at(self, source: Source) -> Sequence[QueueView] | str:
+        """The queues of a source as they are now, or why they are not known."""
+        name = "the broker"
+        try:
+            transport = source.transport
+            name = transport.name
+            state = transport.state
+            if state.status != "connected":
+                if source.missing is not None:
+                    return source.missing
+                return f"the connection to {name} is {state}"
+            if not source.counts_messages:
+                return ()
+            async with asyncio.timeout(_LIMIT):
+                return await self._queues(source)
+        except TimeoutError:
+            return f"{name} did not answer within {_LIMIT:g} seconds"
+        except MatadorError as error:
+            return str(error)
+        except Exception as error:  # the other sources are shown all the same
+            log.exception("the dashboard could not look at %s", source.name)
+            return f"{source.name}: unexpected {type(error).__name__}: {error}"
+
+    async def _queues(self, source: Source) -> Sequence[QueueView]:
         async def oldest(counts: QueueCounts) -> float | None:
             depth = counts.depth
             if depth is None or not depth.ready + depth.in_flight:
                 return None
-            since = await oldest_due(self._app.transport, counts.queue)
+            since = await oldest_due(source.transport, counts.queue)
             return None if since is None else since.timestamp()
 
-        found = await count(self._app)
-        ages = await few_at_once(oldest, found)
-        queues = self._app.topology.queues
-        return tuple(
-            QueueView(queue.name, counts, age)
-            for queue, counts, age in zip(queues, found, ages, strict=True)
-        )
+        found = {counts.queue: counts for counts in await source.counts()}
+        watched = [one for one in self._sources.queues if one.source is source]
+        ages = await few_at_once(oldest, [found[one.full_name] for one in watched])
+        return [
+            QueueView(one, found[one.full_name], age)
+            for one, age in zip(watched, ages, strict=True)
+        ]
 
-    def _cannot(self) -> list[str]:
-        name = self._app.transport.name
+    def _cannot(self, problems: Mapping[Source, object]) -> list[str]:
         said: list[str] = []
-        if not self.counts_messages:
-            said.append(f"{name} cannot count messages, so depths are not shown.")
-        if not tells_age(self._app.transport):
-            why = "shows messages only by taking them" if self.browses else "cannot show messages"
-            said.append(f"{name} {why}, so the age of the oldest message is not shown.")
-        if not self.pauses:
-            said.append(f"{why_not(self._app.transport)}. Job queues can be paused.")
-        return said
+        for source in self._sources.all:
+            if source in problems:
+                continue
+            name = source.transport.name
+            said += [
+                f"{one.name} is {one.state.status}: its messages are not counted."
+                for one in members_of(source.transport)
+                if one.state.status != "connected"
+            ]
+            if not source.counts_messages:
+                said.append(f"{name} cannot count messages, so depths are not shown.")
+            if not tells_age(source.transport):
+                why = (
+                    "shows messages only by taking them"
+                    if source.browses
+                    else "cannot show messages"
+                )
+                said.append(f"{name} {why}, so the age of the oldest message is not shown.")
+            if not source.pauses:
+                said.append(f"{source.why_not_pause}.")
+        return list(dict.fromkeys(said))
 
     async def _keep(self, now: float) -> None:
         """Add to the history."""
@@ -234,31 +256,46 @@ class Monitor:
     # -- the index of dead letters ----------------------------------------------------------------
 
     async def _keep_reading(self) -> None:
-        while not self.snapshot.at or self.snapshot.problem is not None:
-            await self.changed(60.0)  # what the transport can do may be known only then
-        if not self.browses_letters or self.takes_to_browse:
-            return  # then it is read when somebody looks
         whole_at = float("-inf")
         while True:
+            await self.changed(60.0)  # what a transport can do may be known only then
             began = time.monotonic()
-            if self.snapshot.at and self.snapshot.problem is None:
-                # Counts do not tell that one letter went and another came.
-                whole = not self.counts_messages or began - whole_at > _READ_ALL_EVERY
-                whole_at = began if whole else whole_at
-                await self.read_letters(whole=whole)
+            # Counts do not tell that one letter went and another came.
+            whole = began - whole_at > _READ_ALL_EVERY
+            whole_at = began if whole else whole_at
+            await self.read_letters(whole=whole, taking=False)
             took = time.monotonic() - began
-            await self.changed(60.0)
             await asyncio.sleep(min(_SHARE * took, 300.0))
 
-    async def read_letters(self, *, whole: bool) -> None:
-        """Bring the index up to date."""
+    @property
+    def is_everything_read(self) -> bool:
+        """Were the dead letters of all queues read once?"""
+        queues = [*self.readable(taking=True), *self.readable(taking=False)]
+        return bool(self.snapshot.at) and all(one.name in self._index.read for one in queues)
+
+    def readable(self, *, taking: bool) -> list[WatchedQueue]:
+        """The queues whose dead letters can be read now, by taking them or by looking."""
+        problems = self.snapshot.problems
+        return [
+            one
+            for one in self._sources.queues
+            if self.snapshot.at
+            and one.source not in problems
+            and one.source.browses_letters
+            and one.source.takes_to_browse == taking
+        ]
+
+    async def read_letters(self, *, whole: bool, taking: bool) -> None:
+        """Bring the index up to date: for sources that must take letters, or for the others."""
+        queues = self.readable(taking=taking)
         expected = {
-            (queue.name, kind): number
-            for queue in self.snapshot.queues
-            for kind, number in queue.counts.dead_letters.items()
+            (view.name, kind): number
+            for view in self.snapshot.queues
+            for kind, number in view.counts.dead_letters.items()
         }
         try:
-            await self._index.refresh({**expected}, whole=whole)
+            if queues:
+                await self._index.refresh(queues, {**expected}, whole=whole)
             self.index_problem = None
         except MatadorError as error:
             self.index_problem = str(error)

@@ -7,19 +7,22 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from matador.dashboard.audit import AuditLog
 from matador.dashboard.letter_index import LetterIndex, batches
+from matador.dashboard.sources import Sources
 from matador.errors import MatadorError
-from matador.events.app import Matador
-from matador.events.dead_letters import BATCH
+from matador.runtime.dead_letters import BATCH
 
 Verb: TypeAlias = Literal["redrive", "purge"]
 State: TypeAlias = Literal["counting", "counted", "running", "done", "failed", "cancelled"]
 
 _MOST_KEPT = 100
 _MOST_ERRORS = 20
+_MOST_RECORDED = 20  # ids in the audit log
 
 Choose: TypeAlias = Callable[[Callable[[int], None]], Awaitable[list[int]]]
 """Finds the numbers of letters; says meanwhile how many it has found."""
@@ -63,8 +66,15 @@ class Move:
 class Moves:
     """The moves of this process, the latest ones. One at a time is carried out."""
 
-    def __init__(self, app: Matador, index: LetterIndex, audit: AuditLog) -> None:
-        self._app = app
+    def __init__(
+        self,
+        sources: Sources,
+        index: LetterIndex,
+        audit: AuditLog,
+        when_moved: Callable[[], None],
+    ) -> None:
+        self._sources = sources
+        self._when_moved = when_moved
         self._index = index
         self._audit = audit
         self._moves: OrderedDict[str, Move] = OrderedDict()
@@ -102,8 +112,10 @@ class Moves:
         """Carry it out. False if it is not waiting for that."""
         if move.state != "counted":
             return False
-        # On disk before anything is moved.
-        self._audit.add(who, move.verb, move=move.id, what=move.what, letters=move.total)
+        # On disk before anything is moved. After a purge, nothing else tells what there was.
+        first = ", ".join(one.id for one in self._index.entries(move.numbers[:_MOST_RECORDED]))
+        details = {"move": move.id, "what": move.what, "letters": move.total, "first": first}
+        self._audit.add(who, move.verb, **details)
         move.state = "running"
         self._run(move, self._carry_out(move, who))
         return True
@@ -143,23 +155,30 @@ class Moves:
                     await self._move_some(move, numbers)
             move.state = "done"
         finally:
+            self._when_moved()
             state = move.state if move.state == "done" else "ended early"
             counts = {"done": move.done, "gone": move.gone, "held": move.held}
             self._audit.add(who, f"{move.verb} {state}", move=move.id, **counts, failed=move.failed)
 
     async def _move_some(self, move: Move, chosen: Sequence[int]) -> None:
         entries = await asyncio.to_thread(self._index.entries, chosen)
-        places = [entry.place for entry in entries]
-        office = self._app.dead_letters
-        mover = office.purge if move.verb == "purge" else office.redrive
-        moved = await mover(places)
-        move.done += moved.done
-        move.gone += moved.gone + len(chosen) - len(entries)
-        move.held += moved.held
-        move.failed += len(moved.failed)
-        move.errors += moved.failed[: _MOST_ERRORS - len(move.errors)]
+        move.gone += len(chosen) - len(entries)
+        for name, of_queue in groupby(sorted(entries, key=_queue_of), key=_queue_of):
+            queue, letters = self._sources.queue(name), list(of_queue)
+            assert queue is not None, "the index has letters of watched queues only"
+            office = queue.source.letters
+            mover = office.purge if move.verb == "purge" else office.redrive
+            moved = await mover([one.place for one in letters])
+            move.done += moved.done
+            move.gone += moved.gone
+            move.held += moved.held
+            move.failed += len(moved.failed)
+            move.errors += moved.failed[: _MOST_ERRORS - len(move.errors)]
+            if not moved.held:  # otherwise it is unknown which ones; the next look finds out
+                kept = {id_ for id_, _ in moved.failed}
+                gone = [one.number for one in letters if one.id not in kept]
+                await asyncio.to_thread(self._index.forget, gone)
         move.finished += len(chosen)
-        if not moved.held:  # otherwise it is unknown which ones; the next look finds out
-            kept = {id_ for id_, _ in moved.failed}
-            gone = [entry.number for entry in entries if entry.id not in kept]
-            await asyncio.to_thread(self._index.forget, gone)
+
+
+_queue_of = attrgetter("queue")

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
 
 from matador.errors import ConfigurationError
 from matador.model.options import whole_number
@@ -13,6 +14,17 @@ from matador.storage import open_storage
 
 LOOPBACK = "127.0.0.1"
 _SHORTEST_TOKEN = 16
+_LONGEST_NAME = 60
+
+Role: TypeAlias = Literal["read-only", "operator"]
+
+
+class User(NamedTuple):
+    """Somebody with a token. ``name`` is empty where a token has no name."""
+
+    name: str
+    role: Role
+    token: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +52,12 @@ class DashboardOptions:
         audit: the file that every action is added to, as lines of JSON. None: beside the history.
         host: the address to listen on. Any but this machine's own needs a token.
         port: the port to listen on.
-        token: whoever has it may look and act. None, and no ``read_token`` either: everybody on
-            this machine may.
-        read_token: whoever has it may only look.
+        token: whoever has it may look and act; or the tokens of several users by their names. None,
+            and no ``read_token`` either: everybody on this machine may.
+        read_token: whoever has it may only look; or those of several users.
         allowed_hosts: names by which browsers reach the dashboard, besides addresses and
             ``localhost``.
+        webhook: an HTTP address that gets a JSON object when a problem begins or ends.
         mask: names of payload fields whose values are never shown.
         lake: the folder of the lake, or its place in an object store, for its page.
         storage_options: of that store; see ``Lake``.
@@ -62,9 +75,10 @@ class DashboardOptions:
     audit: str | Path | None = None
     host: str = LOOPBACK
     port: int = 8080
-    token: str | None = field(default=None, repr=False)
-    read_token: str | None = field(default=None, repr=False)
+    token: str | Mapping[str, str] | None = field(default=None, repr=False)
+    read_token: str | Mapping[str, str] | None = field(default=None, repr=False)
     allowed_hosts: tuple[str, ...] = ()
+    webhook: str | None = field(default=None, repr=False)
     mask: tuple[str, ...] = ()
     lake: str | Path | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -76,16 +90,25 @@ class DashboardOptions:
             open_storage(self.lake, "dashboard: lake", self.storage_options)  # nothing is asked
         elif self.storage_options:
             raise ConfigurationError("dashboard: storage options are for a lake; give its place")
-        for name, token in (("token", self.token), ("read token", self.read_token)):
-            if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isprintable()):
+        if self.webhook is not None and not self.webhook.startswith(("http://", "https://")):
+            raise ConfigurationError("dashboard: the webhook must begin with http:// or https://")
+        for user in self.users:
+            what = f"token of {user.name}" if user.name else f"{user.role} token"
+            if len(user.token) < _SHORTEST_TOKEN or not user.token.isprintable():
                 raise ConfigurationError(
-                    f"dashboard: the {name} must have at least {_SHORTEST_TOKEN} printable "
+                    f"dashboard: the {what} must have at least {_SHORTEST_TOKEN} printable "
                     f"characters; make one with `openssl rand -hex 32`"
                 )
-        if self.token is not None and self.token == self.read_token:
+            if not user.name.isprintable() or len(user.name) > _LONGEST_NAME:
+                raise ConfigurationError(
+                    f"dashboard: {user.name!r} is no name for a user: use up to {_LONGEST_NAME} "
+                    f"printable characters"
+                )
+        names = [one.name for one in self.users if one.name]
+        if len({one.token for one in self.users}) < len(self.users) or len({*names}) < len(names):
             raise ConfigurationError(
-                "dashboard: the token and the read token are the same; whoever may only look needs "
-                "another one"
+                "dashboard: two users have the same token, or the same name; each needs its own, "
+                "and so does whoever may only look"
             )
         if not self.needs_login and not is_loopback(self.host):
             raise ConfigurationError(
@@ -97,6 +120,17 @@ class DashboardOptions:
     def needs_login(self) -> bool:
         """Must users show a token?"""
         return self.token is not None or self.read_token is not None
+
+    @property
+    def users(self) -> list[User]:
+        """Who may use it, by their tokens."""
+        found: list[User] = []
+        roles: tuple[tuple[Role, str | Mapping[str, str] | None], ...]
+        roles = ("operator", self.token), ("read-only", self.read_token)
+        for role, given in roles:
+            tokens = {"": given} if isinstance(given, str) else given or {}
+            found += [User(name, role, token) for name, token in tokens.items()]
+        return found
 
     @property
     def audit_file(self) -> Path:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from matador.dashboard.desk import Desk
 from matador.dashboard.stats import Stats
@@ -21,27 +22,34 @@ _ALIVE = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong. ``link`` leads to the page that shows more."""
+    """Something that is wrong. ``link`` leads to the page that shows more; ``subject`` is what the
+    problem is about, if the text changes while it lasts."""
 
     text: str
     since: float | None
     link: str
     style: str = "bad"
+    subject: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells problems apart."""
+        return self.subject or self.text
 
 
 async def find_problems(desk: Desk, stats: Stats | None) -> list[Problem]:
     """All that is wrong now, the worst first."""
     snapshot, found = desk.monitor.snapshot, list[Problem]()
-    if snapshot.problem is not None:
-        found.append(Problem(snapshot.problem, snapshot.problem_since, "/queues"))
+    found += [Problem(text, since, "/queues") for text, since in snapshot.troubles.items()]
     for queue in snapshot.queues:
         if queue.counts.depth is None:
             found.append(Problem(f"the queue {queue.name} does not exist", None, "/queues"))
         if queue.dead:
             since = await _dead_since(desk, queue.name)
-            letters = f"{queue.dead:,} dead letter{'s' if queue.dead > 1 else ''}"
-            link = f"/dead-letters?queue={queue.name}"
-            found.append(Problem(f"{letters} of {queue.name}", since, link))
+            what = "dead letter" if queue.watched.source.jobs is None else "failed job"
+            letters = f"{queue.dead:,} {what}{'s' if queue.dead > 1 else ''} of {queue.name}"
+            link = f"/dead-letters?{urlencode({'queue': queue.name})}"
+            found.append(Problem(letters, since, link, subject=f"{what}s of {queue.name}"))
         if queue.counts.paused:
             text = f"{queue.name} is paused: no worker receives its messages"
             found.append(Problem(text, None, "/queues", "retry"))
@@ -51,9 +59,10 @@ async def find_problems(desk: Desk, stats: Stats | None) -> list[Problem]:
     for (event, subscriber), edge in (stats.lately if stats else {}).items():
         if stats is not None and edge.failure_rate >= _FAILING:
             longer = stats.edges.get((event, subscriber), edge)
-            share = f"{edge.failure_rate:.0%} of the attempts of {subscriber or 'unknown'}"
-            text = f"{share} ({event or 'undecodable'}) fail"
-            found.append(Problem(text, longer.failed_since, "/events"))
+            what = " for ".join(one for one in (event, subscriber) if one) or "undecodable messages"
+            text = f"{edge.failure_rate:.0%} of the attempts fail: {what}"
+            since, subject = longer.failed_since, f"attempts fail: {what}"
+            found.append(Problem(text, since, "/handlers", subject=subject))
     found += await _without_workers(desk)
     if desk.monitor.history_problem is not None:
         found.append(Problem(desk.monitor.history_problem, None, "/workers", "retry"))

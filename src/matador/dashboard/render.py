@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
@@ -44,7 +45,7 @@ def ago(moment: float | None) -> str:
 
 
 def when(moment: float | datetime | None) -> Html | str:
-    """A time, in the time zone of this machine."""
+    """A time, in the time zone of this machine, which it names."""
     if moment is None:
         return "–"
     try:
@@ -52,13 +53,23 @@ def when(moment: float | datetime | None) -> Html | str:
         local = given.astimezone()
     except (OverflowError, ValueError, OSError):
         return "–"  # a record may hold any number
-    shown = local.strftime("%Y-%m-%d %H:%M:%S")
+    shown = f"{local:%Y-%m-%d %H:%M:%S} {local.tzname()}"
     return element("time", shown, datetime=local.isoformat(timespec="seconds"))
 
 
 def plural(number: int, noun: str) -> str:
     """A number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def query(values: dict[str, str]) -> str:
+    """The query of an address. A half of a character cannot be in one: it becomes a ``?``."""
+    return urlencode(values, errors="replace")
+
+
+def short(name: str | None) -> str | None:
+    """The name of a type without its module."""
+    return name and name.rpartition(".")[2]
 
 
 def pretty(value: Any) -> str:
@@ -92,9 +103,11 @@ class Renderer:
             "when": when,
             "plural": plural,
             "pretty": pretty,
+            "short": short,
             "duration": duration,
         }
         self._environment.globals.update(known)
+        self._environment.filters["urlencode"] = query
 
     def text(self, template: str, **values: Any) -> str:
         """A rendered template."""
@@ -111,6 +124,7 @@ class Renderer:
                 path=request.url.path,
                 csrf=session.csrf,
                 role=session.role,
+                user=session.name,
                 operator=session.role == "operator",
                 **values,
             ),

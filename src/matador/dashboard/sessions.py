@@ -9,11 +9,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-from matador.dashboard.options import DashboardOptions
-
-Role: TypeAlias = Literal["read-only", "operator"]
+from matador.dashboard.options import DashboardOptions, Role, User
 
 _LONGEST = 12 * 3600.0  # seconds a session lasts
 _MOST_SESSIONS = 1000
@@ -30,11 +27,13 @@ class Session:
     role: Role
     csrf: str
     ends_at: float
+    name: str = ""
 
     @property
     def label(self) -> str:
-        """What tells sessions apart in the audit log, without giving them away."""
-        return hashlib.sha256(self.id.encode()).hexdigest()[:8]
+        """What tells users apart in the audit log: their names, or else their sessions, without
+        giving these away."""
+        return self.name or hashlib.sha256(self.id.encode()).hexdigest()[:8]
 
 
 class Sessions:
@@ -56,17 +55,17 @@ class Sessions:
             return None
         return found
 
-    def role_of(self, token: str) -> Role | None:
-        """What the owner of a token may do. Takes as long for every token."""
-        operator = _same(token, self._options.token)
-        reader = _same(token, self._options.read_token)
-        return "operator" if operator else "read-only" if reader else None
+    def user_of(self, token: str) -> User | None:
+        """The owner of a token. Takes as long for every token."""
+        given, found = _digest(token), None
+        for user in self._options.users:
+            found = user if hmac.compare_digest(given, _digest(user.token)) else found
+        return found
 
-    def begin(self, role: Role) -> Session:
+    def begin(self, role: Role, name: str = "") -> Session:
         """A new session. The oldest of very many ends."""
-        made = Session(
-            secrets.token_urlsafe(32), role, secrets.token_urlsafe(32), self._clock() + _LONGEST
-        )
+        id_, csrf = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        made = Session(id_, role, csrf, self._clock() + _LONGEST, name)
         self._sessions[made.id] = made
         while len(self._sessions) > _MOST_SESSIONS:
             self._sessions.popitem(last=False)
@@ -90,11 +89,6 @@ class Sessions:
     def _recent(self, address: str) -> list[float]:
         since = self._clock() - _FORGIVEN_AFTER
         return [moment for moment in self._failures.get(address, []) if moment > since]
-
-
-def _same(given: str, token: str | None) -> bool:
-    wanted = secrets.token_bytes(32) if token is None else _digest(token)
-    return hmac.compare_digest(_digest(given), wanted)
 
 
 def _digest(text: str) -> bytes:

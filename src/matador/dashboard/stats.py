@@ -34,11 +34,12 @@ _OUTCOMES = {
 
 @dataclass(slots=True)
 class Edge:
-    """What became of the messages of one event for one subscriber."""
+    """What became of the messages of one name for one receiver. ``queue``: of the last ones."""
 
     totals: dict[str, int] = field(default_factory=dict[str, int])
     times: OutcomeTotals = field(default_factory=OutcomeTotals)
     failed_since: float | None = None
+    queue: str = ""
 
     @property
     def attempts(self) -> int:
@@ -134,8 +135,12 @@ class Stats:
         return element("figure", joined(legend(series), drawn), aria_label=label)
 
 
-def read_stats(store: HistoryStore, period: str, now: float) -> Stats:
+def read_stats(
+    store: HistoryStore, period: str, now: float, queue: tuple[str, str] | None = None
+) -> Stats:
     """The figures of a period, read from the history. Blocks.
+
+    ``queue``: only those of one, by its full name and its name in the dashboard.
 
     Raises:
         HistoryError: the history cannot be read.
@@ -149,7 +154,7 @@ def read_stats(store: HistoryStore, period: str, now: float) -> Stats:
     edges: defaultdict[tuple[str, str], Edge] = defaultdict(Edge)
     for start, key, totals in store.outcomes(starts[0], step):
         at = at_of.get(start)
-        if at is None or key.outcome not in outcomes:
+        if at is None or key.outcome not in outcomes or (queue and key.queue != queue[0]):
             continue
         outcomes[key.outcome][at] += totals.count
         times[at].include(totals)
@@ -163,9 +168,9 @@ def read_stats(store: HistoryStore, period: str, now: float) -> Stats:
         _add(lately[key.event_key, key.subscriber], key, totals)
         _add(queues[key.queue], key, totals)
     depths, dead = [0] * len(starts), [0] * len(starts)
-    for start, _, waiting, letters in store.depths(starts[0], step):
+    for start, name, waiting, letters in store.depths(starts[0], step):
         at = at_of.get(start)
-        if at is not None:
+        if at is not None and (queue is None or name == queue[1]):
             depths[at] += waiting
             dead[at] += letters
     return Stats(
@@ -184,6 +189,7 @@ def read_stats(store: HistoryStore, period: str, now: float) -> Stats:
 def _add(edge: Edge, key: OutcomeKey, totals: OutcomeTotals) -> None:
     edge.totals[key.outcome] = edge.totals.get(key.outcome, 0) + totals.count
     edge.times.include(totals)
+    edge.queue = key.queue
 
 
 def _percentiles(times: Iterable[OutcomeTotals], share: float) -> list[float | None]:

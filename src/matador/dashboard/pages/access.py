@@ -37,15 +37,15 @@ async def login(request: Request) -> Response:
     address = request.client.host if request.client is not None else "unknown"
     if desk.sessions.is_blocked(address):
         return _form(request, HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong tokens. Wait a minute.")
-    role = desk.sessions.role_of(field(form, "token").strip())
-    if role is None:
+    user = desk.sessions.user_of(field(form, "token").strip())
+    if user is None:
         desk.sessions.failed(address)
         log.warning("a wrong token was given for the dashboard, from %s", address)
         await asyncio.to_thread(desk.audit.add, address, "login refused")
         await asyncio.sleep(_PAUSE)
         return _form(request, HTTPStatus.FORBIDDEN, "This token is wrong.")
-    session = desk.sessions.begin(role)
-    await asyncio.to_thread(desk.audit.add, f"{role} {session.label} at {address}", "login")
+    session = desk.sessions.begin(user.role, user.name)
+    await asyncio.to_thread(desk.audit.add, f"{user.role} {session.label} at {address}", "login")
     answer = RedirectResponse(local_path(field(form, "next")), HTTPStatus.SEE_OTHER)
     answer.headers.append("set-cookie", cookie(request.scope, session.id))
     return answer

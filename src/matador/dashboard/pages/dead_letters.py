@@ -1,27 +1,33 @@
-"""Dead letters: by cause, by field, one by one; redrive, purge, edit. Never all at once."""
+"""Dead letters: by cause, by field, one by one; redrive, purge, edit, export. Never all at once."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from csv import writer
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from matador.dashboard.desk import Desk, desk_of, who
 from matador.dashboard.guard import field, form_of, read_number
-from matador.dashboard.letter_index import Entry, IndexFilter
+from matador.dashboard.letter_index import BATCH, Entry, IndexFilter
 from matador.dashboard.moves import Move
 from matador.dashboard.pages.errors import not_found, said
-from matador.errors import ConfigurationError, MatadorError
-from matador.events.dead_letters import Letter
+from matador.dashboard.sources import WatchedQueue
+from matador.errors import ConfigurationError, MatadorError, QueueNotFoundError
 from matador.events.field_filters import FieldFilters
+from matador.model.topology import DeadLetterKind
+from matador.runtime.dead_letters import Letter
 
 PAGE = 50
 _MOST_GROUPS = 100
@@ -30,10 +36,16 @@ _NAMES = {
     "group": "signature",
     "queue": "queue",
     "kind": "kind",
-    "event": "event_key",
-    "subscriber": "subscriber",
+    "name": "name",
+    "receiver": "receiver",
     "error": "error",
 }
+_FORMATS = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl"}
+_EXPORTED = (
+    *("id", "correlation_id", "queue", "kind", "name", "receiver", "error_type", "error"),
+    *("died_at", "attempts", "signature"),
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +110,7 @@ class Scan:
 async def dead_letters(request: Request) -> Response:
     """The causes, and a page of letters."""
     desk = desk_of(request)
-    monitor = desk.monitor
-    if not monitor.browses_letters:
-        return desk.renderer.page(request, "dead_letters_cannot.html", snapshot=monitor.snapshot)
-    if monitor.takes_to_browse:
-        counted = sum(desk.index.count_of(*one) for one in desk.app.dead_letters.queues())
-        stale = not desk.index.complete or counted != monitor.snapshot.dead
-        if stale or "look" in request.query_params:
-            await monitor.read_letters(whole=True)
+    await _read_by_taking(desk, always="look" in request.query_params)
     try:
         search = Search.of(lambda name: request.query_params.get(name, ""), desk)
         scan = (
@@ -116,6 +121,56 @@ async def dead_letters(request: Request) -> Response:
     before = read_number(request.query_params.get("before", ""))
     values = await letters_values(desk, search, before, scan)
     return desk.renderer.page(request, "dead_letters.html", **values)
+
+
+async def export(request: Request) -> Response:
+    """Dead letters as a file: CSV, or a JSON object in each line. Payloads are not in it."""
+    desk = desk_of(request)
+    form = request.query_params.get("format", "")
+    if form not in _FORMATS:
+        return said(request, "Choose csv or jsonl.", HTTPStatus.BAD_REQUEST)
+    await _read_by_taking(desk, always=False)
+    search = Search.of(lambda name: request.query_params.get(name, ""), desk)
+    if search.fields:
+        text = "What was searched by payload cannot be exported; leave the field out."
+        return said(request, text, HTTPStatus.BAD_REQUEST)
+    await desk.record(request, "export dead letters", what=str(search), format=form)
+    headers = {"content-disposition": f'attachment; filename="dead-letters.{form}"'}
+    lines = _exported(desk, search.chosen, csv=form == "csv")
+    return StreamingResponse(lines, media_type=_FORMATS[form], headers=headers)
+
+
+async def _exported(desk: Desk, chosen: IndexFilter, *, csv: bool) -> AsyncGenerator[bytes]:
+    if csv:
+        yield _csv_line(_EXPORTED)
+    before = None
+    while entries := await asyncio.to_thread(desk.index.page, chosen, before, BATCH):
+        for one in entries:
+            died = None if one.died_at is None else datetime.fromtimestamp(one.died_at, UTC)
+            values = {name: getattr(one, name, None) for name in _EXPORTED}
+            values["died_at"] = died and died.isoformat(timespec="milliseconds")
+            yield _csv_line(values.values()) if csv else json.dumps(values).encode() + b"\n"
+        before = entries[-1].number
+
+
+def _csv_line(values: Iterable[Any]) -> bytes:
+    """A row. What a spreadsheet would take for a formula gets an apostrophe: others wrote it."""
+    cells = ("" if one is None else str(one) for one in values)
+    line = io.StringIO()
+    writer(line).writerow(f"'{one}" if one.startswith(_FORMULA) else one for one in cells)
+    return line.getvalue().encode()
+
+
+async def _read_by_taking(desk: Desk, *, always: bool) -> None:
+    """Read the queues whose letters must be taken in order to be shown, if their number differs."""
+    monitor, index = desk.monitor, desk.index
+    queues = monitor.readable(taking=True)
+    known = sum(index.count_of(queue, kind) for queue in queues for kind in queue.kinds)
+    views = {view.watched: view.dead for view in monitor.snapshot.queues}
+    counted = sum(views.get(queue, 0) for queue in queues)
+    unread = any(queue.name not in index.read for queue in queues)
+    if always or unread or known != counted:
+        await monitor.read_letters(whole=True, taking=True)
 
 
 async def letters_values(
@@ -140,51 +195,58 @@ async def letters_values(
             "matching": index.count(search.chosen),
             "choices": {
                 name: index.values_of(_NAMES[name])
-                for name in ("queue", "kind", "event", "subscriber")
+                for name in ("queue", "kind", "name", "receiver")
             },
         }
 
+    blind = {one.transport.name for one in desk.sources.all if not one.browses_letters}
     return {
         **await asyncio.to_thread(look),
         "scan": scan,
         "search": search,
         "first_page": before is None,
-        "total": desk.monitor.snapshot.dead,
         "reading": index.reading,
-        "complete": index.complete,
-        "problem": desk.monitor.snapshot.problem or desk.monitor.index_problem,
+        "complete": desk.monitor.is_everything_read,
+        "snapshot": desk.monitor.snapshot,
+        "problem": desk.monitor.index_problem,
         "unreadable": index.unreadable,
-        "takes": desk.monitor.takes_to_browse,
-        "transport": desk.app.transport.name,
-        "moves": [one for one in desk.moves.recent if not one.is_over],
+        "takes": sorted({one.source.transport.name for one in desk.monitor.readable(taking=True)}),
+        "cannot": [f"{name} cannot show dead letters." for name in sorted(blind)],
+        "moves": [one for one in desk.moves.recent if one.state in ("counting", "running")],
     }
 
 
 async def _scan(desk: Desk, search: Search, start: str | None) -> Scan:
     """Read payloads for a moment, from a position on, until a page of matches is found."""
     filters = search.filters()
-    found: list[Letter] = []
+    found: list[tuple[WatchedQueue, Letter]] = []
     looked_at = 0
     until = time.monotonic() + _SCAN_SECONDS
     more = None
-    office = desk.app.dead_letters
     first, _, after = (start or "0:").partition(":")
     begin = read_number(first) or 0
-    for at, (queue, kind) in enumerate(office.queues()):
+    monitor = desk.monitor
+    queues = [*monitor.readable(taking=False), *monitor.readable(taking=True)]
+    places: list[tuple[WatchedQueue, DeadLetterKind]]
+    places = [(one, kind) for one in queues for kind in one.kinds]
+    for at, (queue, kind) in enumerate(places):
         if at < begin:
             continue
         position = (after or None) if at == begin else None
-        async for letter in office.browse_queue(queue, kind, after=position):
-            looked_at += 1
-            if search.chosen.fits(letter) and filters(letter.payload):
-                found.append(letter)
-            if len(found) == PAGE or (looked_at % 100 == 0 and time.monotonic() > until):
-                more = f"{at}:{letter.stored.position}"
-                break
+        with contextlib.suppress(QueueNotFoundError):  # it was never made, so it has none
+            async for letter in queue.source.letters.browse_queue(
+                queue.queue, kind, after=position
+            ):
+                looked_at += 1
+                if search.chosen.fits(letter, queue.name) and filters(letter.payload):
+                    found.append((queue, letter))
+                if len(found) == PAGE or (looked_at % 100 == 0 and time.monotonic() > until):
+                    more = f"{at}:{letter.stored.position}"
+                    break
         if more is not None:
             break
     await desk.index.add(found)
-    numbers = [number for one in found if (number := desk.index.number_of(one)) is not None]
+    numbers = [number for one in found if (number := desk.index.number_of(*one)) is not None]
     return Scan(desk.index.entries(numbers), looked_at, more, filters.doubts())
 
 
@@ -197,8 +259,8 @@ async def edit(request: Request) -> Response:
     entry, letter = await _one(desk, request.path_params["number"])
     if entry is None or letter is None:
         return not_found(request, "This dead letter is gone.")
-    payload: dict[str, Any] | None = letter.payload
-    if payload is None:
+    payload = letter.payload
+    if letter.problem is not None:
         return said(request, "Its payload cannot be decoded, so it cannot be edited.")
     shown = desk.masking.shown(payload)
     return desk.renderer.page(
@@ -234,18 +296,23 @@ async def edited(request: Request) -> Response:
         given: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         return again(f"This is not JSON: {error}")
-    if not isinstance(given, dict):
-        return again("A payload is a JSON object.")
     data: Any = desk.masking.restored(given, letter.payload)
     if desk.masking and desk.masking.is_left(data):
         return again("A masked value was moved, so its value is not known any more.")
     before, after = desk.masking.shown(letter.payload), desk.masking.shown(data)
     changes = _changes(before, after)
+    names = list(cast("dict[str, Any]", data)) if isinstance(data, dict) else []
     hidden = sorted(
         name
-        for name in data
-        if desk.masking.covers(name) and data[name] != letter.payload.get(name)
+        for name in names
+        if desk.masking.covers(name) and data[name] != _member(letter.payload, name)
     )
+    queue = desk.sources.queue(entry.queue)
+    assert queue is not None, "the index has letters of watched queues only"
+    try:
+        queue.source.check_edit(queue.full_name, letter, data)
+    except MatadorError as error:
+        return again(str(error))
     await desk.record(
         request,
         "edit and redrive",
@@ -254,7 +321,7 @@ async def edited(request: Request) -> Response:
         changes=changes,
         masked_changes=hidden,
     )
-    office = desk.app.dead_letters
+    office = queue.source.letters
     moved = await office.redrive_edited(office.place(letter), data, expected=letter.payload)
     desk.monitor.look_soon()
     if moved.failed:
@@ -264,7 +331,8 @@ async def edited(request: Request) -> Response:
         await desk.record(request, "edit refused", id=entry.id, error="held by another process")
         return again("Another process holds this dead letter. Try again in a moment.")
     desk.index.forget([entry.number])
-    return said(request, "Redriven with the new payload. The change is in the audit log.")
+    done = "Redriven with the new payload. The change is in the audit log."
+    return said(request, done, link="/dead-letters", label="Back to the dead letters")
 
 
 async def _one(desk: Desk, number: str) -> tuple[Entry | None, Letter | None]:
@@ -275,10 +343,17 @@ async def _one(desk: Desk, number: str) -> tuple[Entry | None, Letter | None]:
     return found[0], await desk.index.letter(found[0])
 
 
-def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def _changes(before: Any, after: Any) -> dict[str, Any]:
     """The fields that differ, with both values; None where there is none."""
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    return {name: [before.get(name), after.get(name)] for name in names}
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return {"payload": [before, after]}
+    both = cast("dict[str, Any]", {**before, **after})
+    names = [name for name in both if _member(before, name) != _member(after, name)]
+    return {name: [_member(before, name), _member(after, name)] for name in names}
+
+
+def _member(value: Any, name: str) -> Any:
+    return cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
 
 
 # -- moving many -----------------------------------------------------------------------------------
@@ -295,7 +370,10 @@ async def begin_move(request: Request) -> Response:
             search = Search.of(lambda name: field(form, name), desk)
         except ConfigurationError as error:
             return said(request, str(error), HTTPStatus.BAD_REQUEST)
-        what = f"dead letters: {search}"
+        # The cause in words: after a purge nobody could find out what the group was.
+        cause = await asyncio.to_thread(desk.index.cause, search.chosen.signature)
+        what = "all dead letters" if search.is_empty else f"dead letters {search}"
+        what += f": {cause}" if cause else ""
 
         async def choose(found: Callable[[int], None]) -> list[int]:
             if not search.fields:

@@ -1,7 +1,8 @@
-"""Short answers: something is not there, or was refused, or went wrong."""
+"""Short answers: something is not there, was refused, went wrong, or must be confirmed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -11,9 +12,29 @@ from matador.dashboard.desk import desk_of
 from matador.errors import MatadorError
 
 
-def said(request: Request, text: str, status: int = HTTPStatus.OK) -> Response:
-    """A page with one sentence."""
-    return desk_of(request).renderer.page(request, "said.html", status, text=text)
+def said(
+    request: Request,
+    text: str,
+    status: int = HTTPStatus.OK,
+    link: str = "/",
+    label: str = "Back to the overview",
+) -> Response:
+    """A page with one sentence, and a way on."""
+    values = {"text": text, "link": link, "label": label}
+    return desk_of(request).renderer.page(request, "said.html", status, **values)
+
+
+def confirmed(
+    request: Request,
+    title: str,
+    text: str,
+    action: str,
+    fields: Sequence[tuple[str, str]],
+    back: str,
+) -> Response:
+    """A page that asks before something is done: ``action`` gets the fields, and ``sure``."""
+    values = {"heading": title, "text": text, "action": action, "fields": fields, "back": back}
+    return desk_of(request).renderer.page(request, "confirm.html", **values)
 
 
 def not_found(request: Request, text: str = "There is no such page.") -> Response:

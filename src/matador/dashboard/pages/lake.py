@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from matador.dashboard.desk import Desk, desk_of, who
-from matador.dashboard.guard import field, form_of
+from matador.dashboard.guard import field, form_of, session_of
 from matador.dashboard.pages.errors import not_found, said
 from matador.errors import MatadorError
 
@@ -34,7 +34,9 @@ def _page(request: Request, status: int = HTTPStatus.OK, **more: Any) -> Respons
     values: dict[str, Any] = {
         "lake": desk.lake,
         "masked": bool(desk.masking),
-        "events": [event.key for event in desk.app.schema.events],
+        "events": []
+        if desk.sources.app is None
+        else [one.key for one in desk.sources.app.schema.events],
         "sql": _EXAMPLE,
         "answer": None,
         "problem": None,
@@ -80,7 +82,8 @@ async def query(request: Request) -> Response:
         return _page(request, HTTPStatus.BAD_REQUEST, sql=sql, problem=problem)
     await desk.record(request, "query", sql=sql)
     try:
-        answer = await _unless_left(request, desk.lake.query(sql))
+        asking = desk.lake.queries.ask(sql, session_of(request).label)
+        answer = await _unless_left(request, asking)
     except MatadorError as error:
         return _page(request, HTTPStatus.BAD_REQUEST, sql=sql, problem=str(error))
     if answer is None:

@@ -1,4 +1,4 @@
-"""One message: its payload, its docket, and every attempt, found by id or correlation id."""
+"""Messages: the latest attempts, and one with its payload and attempts, by id or correlation id."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from matador.codec.base import RawEnvelope
-from matador.dashboard.desk import Desk, desk_of
+from matador.dashboard.desk import Desk, desk_of, within
 from matador.dashboard.guard import read_number
+from matador.dashboard.letter_index import Entry
 from matador.dashboard.pages.errors import not_found
-from matador.errors import DecodeError, HistoryError, InvalidEventError, QueueNotFoundError
-from matador.events.dead_letters import Letter
-from matador.model.event import EventType
+from matador.dashboard.pages.queues import browsed, taken
+from matador.dashboard.render import query
+from matador.errors import HistoryError, QueueNotFoundError
+from matador.jobs import Job
 from matador.model.message import StoredMessage
+from matador.model.text import storable_text
 from matador.observe.history.records import FailedAttempt
 from matador.observe.journal.records import DeliveryRecord, SentRecord
-from matador.observe.journal.search import find_records
-from matador.transports.base import Browsing
-from matador.transports.clock import SystemClock
+from matador.observe.journal.search import find_records, latest_records
+from matador.runtime.dead_letters import Contents, Letter
 
 _LOOK_SECONDS = 2.0
 _MOST_SHOWN = 50
-_ANY_EVENT = EventType("any", "Any object at all.", dict)
 _LONGEST_RAW = 4096
+_NO_JOURNAL = (
+    "There is no journal: only failed attempts are known, and only of workers that run with "
+    "--history."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,8 @@ class Facts:
     facts: list[tuple[str, Any]]
     parts: list[tuple[str, Any]]
     number: int | None = None
+    editable: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class Attempt:
     error: str | None = None
     traceback: str | None = None
     worker: str | None = None
+    name: str = ""
 
 
 @dataclass(slots=True)
@@ -70,11 +77,17 @@ class Found:
 
 
 async def messages(request: Request) -> Response:
-    """A form, and what it finds."""
+    """A form, and what it finds; or the latest attempts."""
     desk = desk_of(request)
     wanted = request.query_params.get("id", "").strip()
-    found = await _find(desk, wanted) if wanted else None
-    return desk.renderer.page(request, "messages.html", wanted=wanted, found=found)
+    found = await _find(desk, wanted) if wanted else await _latest(desk)
+    return desk.renderer.page(
+        request,
+        "messages.html",
+        wanted=wanted,
+        found=found,
+        queues=[one.name for one in desk.sources.queues],
+    )
 
 
 async def letter(request: Request) -> Response:
@@ -85,51 +98,55 @@ async def letter(request: Request) -> Response:
     one = await desk.index.letter(entries[0]) if entries else None
     if one is None:
         return not_found(request, "This dead letter is gone: redriven, purged, or expired.")
-    found = Found([_letter_facts(desk, one, entries[0].number)])
+    found = Found([_letter_facts(desk, one, entries[0])])
     await _add_attempts(desk, one.id, found)
     found.attempts = [_with_traceback(one, attempt) for attempt in found.attempts]
-    return desk.renderer.page(request, "messages.html", HTTPStatus.OK, wanted=one.id, found=found)
+    values: dict[str, Any] = {"wanted": one.id, "found": found, "queues": []}
+    return desk.renderer.page(request, "messages.html", HTTPStatus.OK, **values)
 
 
 async def _find(desk: Desk, wanted: str) -> Found:
     found = Found()
-    monitor, name = desk.monitor, desk.app.transport.name
     for entry in (await asyncio.to_thread(desk.index.find, wanted))[:_MOST_SHOWN]:
         one = await desk.index.letter(entry)
         if one is not None:
-            found.messages.append(_letter_facts(desk, one, entry.number))
-    if not monitor.browses_letters:
-        found.notes.append(f"{name} cannot show dead letters, so they were not searched.")
-    elif not desk.index.complete:
+            found.messages.append(_letter_facts(desk, one, entry))
+    if not desk.monitor.is_everything_read:
         found.notes.append("The dead letters are still being read; some may be missing here.")
-    if not monitor.browses:
-        found.notes.append(f"{name} cannot show waiting messages, so they were not searched.")
-    elif monitor.takes_to_browse:
-        found.notes.append(
-            f"{name} shows waiting messages only by taking them for a moment, so they were not "
-            f"searched. `matador messages show` does."
-        )
-    else:
-        await _look_in_queues(desk, wanted, found)
+    for source in desk.sources.all:
+        name = source.transport.name
+        if not source.browses_letters:
+            found.notes.append(f"{name} cannot show dead letters, so they were not searched.")
+        if not source.browses:
+            found.notes.append(f"{name} cannot show waiting messages, so they were not searched.")
+        elif source.takes_to_browse:
+            found.notes.append(taken(name))
+        if (jobs := source.jobs) is not None and jobs.capabilities.find:
+            job = await within(jobs.get(wanted))
+            if job is not None and not any(one.id == job.id for one in found.messages):
+                found.messages.append(_job_facts(desk, job))
+    found.notes = list(dict.fromkeys(found.notes))
+    await _look_in_queues(desk, wanted, found)
     ids = [one.id for one in found.messages] or [wanted]
     await _add_attempts(desk, wanted if wanted not in ids and len(ids) > 1 else ids[0], found)
     return found
 
 
 async def _look_in_queues(desk: Desk, wanted: str, found: Found) -> None:
-    transport = desk.app.transport
-    assert isinstance(transport, Browsing)
     until = time.monotonic() + _LOOK_SECONDS
     looked_at = 0
-    for queue in desk.app.topology.queues:
+    for queue in desk.sources.queues:
+        source = queue.source
+        if not source.browses or source.takes_to_browse:
+            continue
+        if source in desk.monitor.snapshot.problems:
+            continue
         try:
-            async for stored in transport.browse(desk.app.topology.full_name(queue.name)):
+            async for stored, contents in browsed(queue):
                 looked_at += 1
-                envelope = _decoded(desk, stored)
-                correlated = None if envelope is None else envelope.docket.correlation_id
-                id_ = stored.id if envelope is None else envelope.id
-                if id_.startswith(wanted) or correlated == wanted:
-                    found.messages.append(_waiting_facts(desk, stored, envelope))
+                fits = contents.id.startswith(wanted) or contents.correlation_id == wanted
+                if fits and not any(one.id == contents.id for one in found.messages):
+                    found.messages.append(_waiting_facts(desk, stored, contents))
                 if len(found.messages) >= _MOST_SHOWN:
                     return
                 if looked_at % 100 == 0 and time.monotonic() > until:
@@ -141,10 +158,35 @@ async def _look_in_queues(desk: Desk, wanted: str, found: Found) -> None:
             continue
 
 
+async def _latest(desk: Desk) -> Found:
+    """The latest attempts that are known, the latest first."""
+    found, journal = Found(), desk.sources.journal
+    try:
+        if journal is not None:
+            records = await asyncio.to_thread(latest_records, journal.folder, _MOST_SHOWN)
+            found.attempts = [_of_delivery(one) for one in records]
+            found.notes.append("From the journal, which workers write about once a minute.")
+        else:
+            failures = await asyncio.to_thread(desk.store.latest_failures, _MOST_SHOWN)
+            found.attempts = [_of_failure(one) for one in failures]
+            found.notes.append(_NO_JOURNAL)
+    except (HistoryError, OSError) as error:
+        found.notes.append(f"The latest attempts cannot be read: {error}")
+    return found
+
+
+async def attempts_of(desk: Desk, wanted: str) -> Found:
+    """What is known of a message's attempts."""
+    found = Found()
+    await _add_attempts(desk, wanted, found)
+    return found
+
+
 async def _add_attempts(desk: Desk, wanted: str, found: Found) -> None:
     """Add what the journal and the history know."""
+    wanted = storable_text(wanted)  # as they have recorded it
     seen: set[tuple[str, int | None, int]] = set()
-    journal = desk.journal
+    journal = desk.sources.journal
     if journal is not None:
         try:
             records, everything = await asyncio.to_thread(
@@ -167,10 +209,7 @@ async def _add_attempts(desk: Desk, wanted: str, found: Found) -> None:
                 seen.add((record.id, record.attempt, round(attempt.at)))
                 found.attempts.append(attempt)
     else:
-        found.notes.append(
-            "The application has no journal: only failed attempts are known, and only of workers "
-            "that run with --history."
-        )
+        found.notes.append(_NO_JOURNAL)
     try:
         failures = await asyncio.to_thread(desk.store.failures, wanted)
     except HistoryError as error:
@@ -188,47 +227,49 @@ async def _add_attempts(desk: Desk, wanted: str, found: Found) -> None:
 
 
 def _with_traceback(one: Letter, attempt: Attempt) -> Attempt:
-    docket = None if one.envelope is None else one.envelope.docket
-    if attempt.traceback is None and docket is not None and attempt.attempt == docket.attempts:
-        return replace(attempt, traceback=one.stored.traceback)
+    if attempt.traceback is None and attempt.attempt == one.attempts:
+        return replace(attempt, traceback=one.traceback)
     return attempt
 
 
-def _letter_facts(desk: Desk, one: Letter, number: int) -> Facts:
-    stored = one.stored
+def _letter_facts(desk: Desk, one: Letter, entry: Entry) -> Facts:
     facts: list[tuple[str, Any]] = [
-        ("died", stored.stored_at),
-        ("reason", stored.reason),
-        ("error type", stored.error_type),
+        ("died", one.stored.stored_at),
+        ("reason", one.reason),
+        ("error type", one.error_type),
         ("problem", one.problem),
-        *_docket_facts(one.envelope),
+        *_facts_of(one.contents),
     ]
-    parts = _parts(desk, one.envelope, one.payload, one.before, stored)
-    if stored.traceback:
-        parts.append(("traceback", stored.traceback))
-    return Facts(one.id, f"dead letter in {stored.queue}", _given(facts), parts, number)
+    parts = _parts(desk, one.contents, one.stored)
+    if one.traceback:
+        parts.append(("traceback", one.traceback))
+    where = f"dead letter in {one.stored.queue}"
+    return Facts(one.id, where, _given(facts), parts, entry.number, one.problem is None)
 
 
-def _waiting_facts(desk: Desk, stored: StoredMessage, envelope: RawEnvelope | None) -> Facts:
+def _waiting_facts(desk: Desk, stored: StoredMessage, contents: Contents) -> Facts:
     facts: list[tuple[str, Any]] = [
         ("state", stored.state),
         ("sent", stored.stored_at),
         ("due", stored.due_at),
         ("deliveries", stored.delivery_count),
-        *_docket_facts(envelope),
+        *_facts_of(contents),
     ]
-    data = before = None
-    if envelope is not None:
-        data, before = _plain(desk, envelope.data), _plain(desk, envelope.before)
-    parts = _parts(desk, envelope, data, before, stored)
-    id_ = stored.id if envelope is None else envelope.id
-    return Facts(id_, f"{stored.state} in {stored.queue}", _given(facts), parts)
+    where = f"{stored.state} in {stored.queue}"
+    return Facts(contents.id, where, _given(facts), _parts(desk, contents, stored))
+
+
+def _job_facts(desk: Desk, job: Job[Any]) -> Facts:
+    facts = [("name", job.name), ("attempts", job.attempts), ("created", job.created_at)]
+    link = f"/jobs/job?{query({'queue': job.queue, 'id': job.id})}"
+    parts = [("data", desk.masking.shown(job.data))]
+    return Facts(job.id, f"{job.status} job of {job.queue}", facts, parts, link=link)
 
 
 def _sent_facts(desk: Desk, record: SentRecord) -> Facts:
     facts: list[tuple[str, Any]] = [
-        ("event", record.event_key),
-        ("subscriber", record.subscriber),
+        ("name", record.event_key),
+        ("receiver", record.subscriber),
         ("queue", record.queue),
         ("created", record.created_at / 1e6),
         ("correlation id", record.correlation_id),
@@ -241,37 +282,36 @@ def _sent_facts(desk: Desk, record: SentRecord) -> Facts:
     )
 
 
-def _docket_facts(envelope: RawEnvelope | None) -> list[tuple[str, Any]]:
-    if envelope is None:
-        return []
-    docket = envelope.docket
+def _facts_of(contents: Contents) -> list[tuple[str, Any]]:
+    docket = None if contents.envelope is None else contents.envelope.docket
+    last = contents.last_error
     return [
-        ("event", docket.event_key),
-        ("description", docket.event_description),
-        ("subscriber", docket.target_subscriber),
-        ("importance", docket.importance),
-        ("attempts", docket.attempts),
-        ("created", docket.created_at),
-        ("scheduled for", docket.scheduled_for),
-        ("original queue", docket.original_queue),
-        ("correlation id", docket.correlation_id),
-        ("first error", docket.first_error),
-        ("last error", None if docket.last_error == docket.first_error else docket.last_error),
+        ("name", contents.name),
+        ("description", docket and docket.event_description),
+        ("receiver", contents.receiver),
+        ("importance", docket and docket.importance),
+        ("attempts", contents.attempts),
+        ("created", contents.created_at),
+        ("scheduled for", docket and docket.scheduled_for),
+        ("original queue", contents.original_queue),
+        ("correlation id", contents.correlation_id),
+        ("first error", contents.first_error),
+        ("last error", None if last == contents.first_error else last),
     ]
 
 
-def _parts(
-    desk: Desk, envelope: RawEnvelope | None, data: Any, before: Any, stored: StoredMessage
-) -> list[tuple[str, Any]]:
-    if envelope is None or data is None:
+def _parts(desk: Desk, contents: Contents, stored: StoredMessage) -> list[tuple[str, Any]]:
+    mask, data = desk.masking.shown, contents.plain()
+    if contents.problem is not None:
         if desk.masking:
             return [("body", "(not shown: it cannot be decoded, so its fields cannot be masked)")]
         return [("body", _raw(stored.body))]
-    made: list[tuple[str, Any]] = [("payload", desk.masking.shown(data))]
+    made: list[tuple[str, Any]] = [("payload", mask(data))]
+    before = None if contents.envelope is None else contents.envelope.before
     if before is not None:
-        made.append(("before", desk.masking.shown(before)))
-    if envelope.docket.metadata:
-        made.append(("metadata", desk.masking.shown(envelope.docket.metadata)))
+        made.append(("before", mask(_json(before))))
+    if contents.metadata:
+        made.append(("metadata", mask(dict(contents.metadata))))
     return made
 
 
@@ -279,20 +319,6 @@ def _raw(body: bytes) -> str:
     text = body[:_LONGEST_RAW].decode("utf-8", "backslashreplace")
     more = len(body) - _LONGEST_RAW
     return text + (f"\n… {more:,} more bytes" if more > 0 else "")
-
-
-def _decoded(desk: Desk, stored: StoredMessage) -> RawEnvelope | None:
-    try:
-        return desk.app.codec.decode(stored.body, stored.headers, SystemClock())
-    except DecodeError:
-        return None
-
-
-def _plain(desk: Desk, raw: msgspec.Raw | None) -> Any:
-    try:
-        return None if raw is None else desk.app.codec.decode_payload(_ANY_EVENT, raw)
-    except InvalidEventError:
-        return None
 
 
 def _json(raw: msgspec.Raw) -> Any:
@@ -323,6 +349,7 @@ def _of_delivery(record: DeliveryRecord) -> Attempt:
         error or None,
         None,
         record.worker,
+        record.event_key,
     )
 
 
@@ -340,4 +367,5 @@ def _of_failure(one: FailedAttempt) -> Attempt:
         error or None,
         one.traceback,
         one.worker,
+        one.event_key,
     )

@@ -1,26 +1,28 @@
-"""Overview, queues, events and workers: pages that change by themselves; and pausing queues."""
+"""Overview, handlers and workers: pages that change by themselves."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from http import HTTPStatus
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from matador.dashboard.desk import Desk, desk_of
-from matador.dashboard.guard import field, form_of
-from matador.dashboard.pages.errors import not_found, said
+from matador.dashboard.pages.listing import listing
 from matador.dashboard.problems import find_problems, is_alive, living_workers
-from matador.dashboard.stats import PERIODS, Edge
+from matador.dashboard.sources import Source
+from matador.dashboard.stats import LATELY, PERIODS, Edge
 from matador.errors import HistoryError
-from matador.events.queue_pauses import pausing, why_not
+from matador.events.app import Matador
+from matador.pubsub import Subscriber
 
 _DAY = 86_400.0
-_PATIENCE = 10.0  # seconds to wait for the broker
 
 
 async def overview(request: Request) -> Response:
@@ -28,34 +30,9 @@ async def overview(request: Request) -> Response:
     return await _live_page(request, "overview", overview_values)
 
 
-async def queues(request: Request) -> Response:
-    """Every queue."""
-    return await _live_page(request, "queues", queues_values)
-
-
-async def change_queue(request: Request) -> Response:
-    """Pause or resume a queue."""
-    desk, name = desk_of(request), request.query_params.get("queue", "")
-    if not desk.app.topology.has_queue(name):
-        return not_found(request, f"The application has no queue {name!r}.")
-    transport = pausing(desk.app.transport)
-    if transport is None:
-        return said(request, why_not(desk.app.transport), HTTPStatus.CONFLICT)
-    action = field(form_of(request), "action")
-    if action not in ("pause", "resume"):
-        return said(request, "Choose what to do.", HTTPStatus.BAD_REQUEST)
-    queue = desk.app.topology.full_name(desk.app.topology.queue(name).name)
-    await desk.record(request, f"{action} queue", queue=queue)
-    change = transport.pause_queue if action == "pause" else transport.resume_queue
-    async with asyncio.timeout(_PATIENCE):
-        await change(queue)
-    await desk.monitor.look_again(_PATIENCE)  # so that the page shows it
-    return RedirectResponse("/queues", HTTPStatus.SEE_OTHER)
-
-
-async def events(request: Request) -> Response:
-    """Every event with its subscribers."""
-    return await _live_page(request, "events", events_values)
+async def handlers(request: Request) -> Response:
+    """What runs for each event, job, command and message."""
+    return await _live_page(request, "handlers", handlers_values)
 
 
 async def workers(request: Request) -> Response:
@@ -87,47 +64,132 @@ async def overview_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
         "running": sum(one.in_flight for one in depths),
         "counts": desk.monitor.counts_messages,
         "alive": None if alive is None else len(alive),
-        "has_journal": desk.journal is not None,
+        "has_journal": desk.sources.journal is not None,
     }
 
 
-async def queues_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the page of queues shows."""
-    stats = await desk.stats("1h")
-    alive = await living_workers(desk)
-    topology = desk.app.topology
-    return {
-        "snapshot": desk.monitor.snapshot,
-        "rates": {} if stats is None else stats.queues,
-        "idle": Edge(),
-        "consumers": None if alive is None else Counter(q for one in alive for q in one.queues),
-        "kinds": list(dict.fromkeys(k for q in topology.queues for k in topology.kinds_of(q))),
-        "counts": desk.monitor.counts_messages,
-        "pauses": desk.monitor.pauses,
-        "consumed": set(desk.app.consume_from),
-        "now": time.time(),
-    }
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A handler: what it receives, how it is doing, and its dead letters."""
+
+    name: str
+    text: str
+    more: str
+    edge: Edge
+    letters: int
+    link: str
 
 
-async def events_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the page of events shows."""
+async def handlers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
+    """What the page of handlers shows: a section for each event, and for each other source."""
     period = params.get("period", "1h")
     period = period if period in PERIODS else "1h"
     stats = await desk.stats(period)
-    edges = {} if stats is None else stats.edges
+    edges = {} if stats is None else dict(stats.edges)
     letters = await asyncio.to_thread(desk.index.by_edge)
-    known = {(event.key, one.name) for event, subscribers in desk.app.schema for one in subscribers}
-    return {
-        "schema": list(desk.app.schema),
-        "edges": edges,
-        "idle": Edge(),
-        "letters": letters,
-        "others": sorted(key for key in {*edges, *letters} if key not in known),
-        "stats": stats,
-        "period": period,
-        "periods": PERIODS,
-        "default_queue": desk.app.topology.default_queue.name,
+    sections: list[Section] = []
+    for source in desk.sources.all:
+        if isinstance(source.service, Matador):
+            sections += _of_events(desk, source, edges, letters)
+        else:
+            sections.append(_of_others(desk, source, edges, letters))
+    rest = [
+        Row(name, event or "cannot be decoded", "", edge, 0, "")
+        for (event, name), edge in sorted(edges.items())
+    ]
+    rest += [
+        Row(
+            name,
+            event or "cannot be decoded",
+            f"queue {queue}",
+            Edge(),
+            number,
+            _letters(queue, event, name),
+        )
+        for (queue, event, name), number in sorted(letters.items())
+    ]
+    if rest:
+        note = "What workers or dead letters mention, and nothing here is declared for."
+        sections.append(("Others", note, rest))
+
+    def most(of: Callable[[Row], float]) -> Callable[[Section], float]:
+        return lambda section: max(map(of, section[2]), default=0)
+
+    chosen = listing(
+        sections,
+        params,
+        lambda one: " ".join([one[0], one[1], *(f"{row.name} {row.text}" for row in one[2])]),
+        {
+            "order of declaration": most(lambda row: 0),
+            "failing": most(lambda row: row.edge.failure_rate),
+            "attempts": most(lambda row: row.edge.attempts),
+            "dead letters": most(lambda row: row.letters),
+        },
+    )
+    return {"chosen": chosen, "stats": stats, "period": period, "periods": PERIODS}
+
+
+Section: TypeAlias = tuple[str, str, list[Row]]
+
+
+Edges: TypeAlias = dict[tuple[str, str], Edge]
+Letters: TypeAlias = dict[tuple[str, str, str], int]
+
+
+def _of_events(
+    desk: Desk, source: Source, edges: Edges, letters: Letters
+) -> list[tuple[str, str, list[Row]]]:
+    """A section for each event. What is shown is taken out of ``edges`` and ``letters``."""
+    app = source.service
+    assert isinstance(app, Matador)
+    ours = [one.name for one in desk.sources.queues if one.source is source]
+    sections: list[tuple[str, str, list[Row]]] = []
+    for event, subscribers in app.schema:
+        rows: list[Row] = []
+        for one in subscribers:
+            keys = [key for key in letters if key[0] in ours and key[1:] == (event.key, one.name)]
+            number = sum(letters.pop(key) for key in keys)
+            queue = one.queue or app.topology.default_queue.name
+            more = f"queue {queue} · idempotent: {one.idempotent} · {one.importance}"
+            edge = edges.pop((event.key, one.name), Edge())
+            link = _letters("", event.key, one.name)
+            rows.append(Row(one.name, one.description, more, edge, number, link))
+        also = f" Also known as {', '.join(event.aliases)}." if event.aliases else ""
+        sections.append((event.key, f"{event.description}{also}", rows))
+    return sections
+
+
+def _of_others(
+    desk: Desk, source: Source, edges: Edges, letters: Letters
+) -> tuple[str, str, list[Row]]:
+    """A section for a source that has no events: what it declares, and what was seen there."""
+    rows: dict[str, Row] = {}
+    declared = dict(source.handlers)
+    queues = [one for one in desk.sources.queues if one.source is source]
+    seen = {
+        key: edge for key, edge in edges.items() if edge.queue in {one.full_name for one in queues}
     }
+    by_title = {key[0]: edges.pop(key) for key in seen}
+    counts: Counter[str] = Counter()
+    for queue in queues:
+        for key in [key for key in letters if key[0] == queue.name]:
+            counts[key[1]] += letters.pop(key)
+    titles = {source.title_of(name): name for name in (*declared, *counts)}
+    for title in sorted({*titles, *by_title}):
+        name = titles.get(title) or title.removesuffix(source.title_of(""))
+        edge, function = by_title.get(title, Edge()), declared.get(name, "")
+        link = _letters(queues[0].name if len(queues) == 1 else "", name)
+        rows[name] = Row(name or "cannot be decoded", function, "", edge, counts[name], link)
+    where = f"{source.way}, {source.transport.name}"
+    if isinstance(source.service, Subscriber):
+        bound = (f"{pattern} → {route.handler}" for pattern, route in source.service.bindings)
+        where += f" · {', '.join(bound)}"
+    return source.name, where, list(rows.values())
+
+
+def _letters(queue: str, name: str, receiver: str = "") -> str:
+    chosen = {"queue": queue, "name": name, "receiver": receiver}
+    return f"/dead-letters?{urlencode({key: value for key, value in chosen.items() if value})}"
 
 
 async def workers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
@@ -135,26 +197,27 @@ async def workers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
     now = time.time()
     problem = None
     rows: list[Any] = []
-    others: list[tuple[str, int, int]] = []
+    lately: dict[str, tuple[int, int]] = {}
+    others: list[tuple[str, int, int, int]] = []
     try:
         rows = await asyncio.to_thread(desk.store.workers, now - _DAY)
-        others = await asyncio.to_thread(desk.store.attempts_by_worker, now - _DAY)
+        found = await asyncio.to_thread(desk.store.attempts_by_worker, now - LATELY, "worker")
+        lately = {name: (attempts, failed) for name, _, attempts, failed in found}
+        others = await asyncio.to_thread(desk.store.attempts_by_worker, now - _DAY, "journal")
     except HistoryError as error:
         problem = str(error)
     return {
-        "workers": [(one, is_alive(one, now)) for one in rows],
+        "workers": [(one, is_alive(one, now), lately.get(one.name, (0, 0))) for one in rows],
         "others": others,
         "now": now,
         "problem": problem,
         "history": str(desk.options.history),
-        "has_journal": desk.journal is not None,
     }
 
 
 LIVE = {
     "overview": overview_values,
-    "queues": queues_values,
-    "events": events_values,
+    "handlers": handlers_values,
     "workers": workers_values,
 }
 """The pages whose live part can be asked for again and again."""

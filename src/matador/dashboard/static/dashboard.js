@@ -61,6 +61,6 @@
   document.addEventListener("change", (event) => {
     const all = event.target;
     if (!(all instanceof HTMLInputElement) || !("selectAll" in all.dataset)) return;
-    for (const box of all.form.querySelectorAll("input[name=letter]")) box.checked = all.checked;
+    for (const box of all.form.querySelectorAll("tbody input[type=checkbox]")) box.checked = all.checked;
   });
 })();

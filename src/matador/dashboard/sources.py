@@ -1,0 +1,215 @@
+"""What the dashboard watches, with names for its queues that differ. Pages treat all alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from matador.channels import QueueService
+from matador.charts.markup import titled
+from matador.errors import ConfigurationError
+from matador.events.app import Matador
+from matador.events.queue_pauses import pausing, why_not
+from matador.jobs import Queue, Worker
+from matador.model.topology import DeadLetterKind, WorkQueue
+from matador.observe import sources as observed
+from matador.observe.journal.hook import Journal
+from matador.observe.sources import KINDS, Target
+from matador.pubsub import Subscriber
+from matador.rpc import RpcServer
+from matador.runtime.checkpoints import CheckpointStore
+from matador.runtime.dead_letters import Edit, Letter, delivery_of
+from matador.transports.base import (
+    Browsing,
+    LocalStorage,
+    browses_by_taking,
+    browses_dead_letters,
+)
+
+_IN_HISTORY: Final = {"events": "event", "jobs": "job", "rpc": "rpc"}
+"""How the history calls the ways in; the others are messages."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source(observed.Source):
+    """Something that receives messages, and what can be shown of it."""
+
+    @property
+    def checkpoints(self) -> CheckpointStore | None:
+        """Where the steps of its handlers are kept, if it has such a store."""
+        return self.service.checkpoints
+
+    @property
+    def missing(self) -> str | None:
+        """Why there is nothing to look at yet, without making it."""
+        transport = self.transport
+        if isinstance(transport, LocalStorage) and transport.missing_storage is not None:
+            return f"{transport.missing_storage} does not exist yet: start a worker"
+        return None
+
+    @property
+    def counts_messages(self) -> bool:
+        """Can messages be counted?"""
+        jobs = self.jobs
+        return self.transport.capabilities.depth if jobs is None else jobs.capabilities.counts
+
+    @property
+    def browses(self) -> bool:
+        """Can messages that wait be shown?"""
+        return self.transport.capabilities.browse and isinstance(self.transport, Browsing)
+
+    @property
+    def browses_letters(self) -> bool:
+        """Can dead letters be shown?"""
+        return browses_dead_letters(self.transport)
+
+    @property
+    def takes_to_browse(self) -> bool:
+        """Must messages be taken in order to show them?"""
+        return browses_by_taking(self.transport)
+
+    @property
+    def pauses(self) -> bool:
+        """Can queues be paused for all of their workers?"""
+        jobs = self.jobs
+        return pausing(self.transport) is not None if jobs is None else jobs.capabilities.pause
+
+    @property
+    def why_not_pause(self) -> str:
+        """Why queues cannot be paused, and what to do instead."""
+        return why_not(self.transport)
+
+    def check_edit(self, queue: str, letter: Letter, data: Any) -> None:
+        """Check another payload for a letter, as the declared handlers need it.
+
+        Raises:
+            MatadorError: they could not read it.
+        """
+        reader = self.service.reader or self.reader
+        reader.renewed(delivery_of(letter.stored), queue, Edit(data))
+
+    @property
+    def handlers(self) -> list[tuple[str, str]]:
+        """What runs for which name: job, command or consumer. Neither events nor patterns."""
+        match self.service:
+            case Queue() as jobs:
+                return [(name or "any", "") for name in jobs.declared]
+            case RpcServer() as server:
+                return [(name, one.name) for name, one in server.functions.items()]
+            case QueueService() as service:
+                return [(one.name, read.name) for one, read in service.consumers.values()]
+            case _:
+                return []
+
+    def title_of(self, name: str) -> str:
+        """How the history calls a message of this way in."""
+        return titled(name, _IN_HISTORY.get(self.way, "message"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WatchedQueue:
+    """A queue of a source. ``name`` is unique in the dashboard: the short one, if it can be."""
+
+    name: str
+    full_name: str
+    queue: WorkQueue
+    source: Source
+
+    @property
+    def kinds(self) -> list[DeadLetterKind]:
+        """The kinds of dead letters that are kept for it."""
+        return [kind for queue, kind in self.source.letters.queues() if queue == self.queue]
+
+
+class Sources:
+    """All that a dashboard watches.
+
+    Raises:
+        ConfigurationError: there is nothing to watch.
+        NotStartedError: something is in a memory that is found when it starts.
+    """
+
+    def __init__(self, services: Iterable[Target]) -> None:
+        given = list(services)
+        for one in given:
+            if not isinstance(one, KINDS):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+                raise ConfigurationError(
+                    f"a dashboard shows applications, job queues and workers, RPC servers, "
+                    f"subscribers and queue services, got {one!r}"
+                )
+        found = observed.sources({str(at): one for at, one in enumerate(given)})
+        self.all = tuple(Source(_name(one.service), one.service, one.jobs) for one in found)
+        if not self.all:
+            raise ConfigurationError(
+                "there is nothing to show: give an application, a job queue, an RPC server, a "
+                "subscriber with a queue, or a queue service with consumers"
+            )
+        self.queues = tuple(_named(self.all))
+        by_name = {one.name: one for one in self.queues}
+        self._by_name = {**{one.full_name: one for one in self.queues}, **by_name}
+
+    def queue(self, name: str) -> WatchedQueue | None:
+        """The queue of a name, or of a full one."""
+        return self._by_name.get(name)
+
+    def of_jobs(self, name: str) -> WatchedQueue | None:
+        """The queue of jobs of a name."""
+        found = self._by_name.get(name)
+        return found if found is not None and found.source.jobs is not None else None
+
+    @property
+    def app(self) -> Matador | None:
+        """The first application."""
+        return next((one.app for one in self.all if one.app is not None), None)
+
+    @property
+    def journal(self) -> Journal | None:
+        """The first journal among the hooks."""
+        return next(iter(observed.journals_of(self.all)), None)
+
+    @property
+    def title(self) -> str:
+        """What the dashboard is called: for the application, or else for what there is."""
+        if self.app is not None:
+            return self.app.topology.namespace
+        names = list(dict.fromkeys(one.name for one in self.all))
+        return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+
+
+def _name(service: Target) -> str:
+    match service:
+        case Matador():
+            return service.topology.namespace
+        case Queue():
+            return service.name
+        case RpcServer() | Subscriber() | Worker():
+            return service.queue
+        case QueueService():
+            return "channels"
+
+
+def _named(sources: Sequence[Source]) -> Iterable[WatchedQueue]:
+    """All queues with names that differ: short, full, with the way in, or numbered."""
+    every: list[tuple[Source, WorkQueue]] = []
+    seen: set[tuple[str, str]] = set()
+    for source in sources:
+        for queue in source.topology.queues:
+            key = repr(source.transport), source.topology.full_name(queue.name)
+            if key not in seen:  # two objects may receive from one queue, which is shown once
+                seen.add(key)
+                every.append((source, queue))
+    forms = [
+        (
+            queue.name,
+            full := source.topology.full_name(queue.name),
+            f"{full} ({source.way})",
+            f"{full} ({source.way}, {at})",
+        )
+        for at, (source, queue) in enumerate(every)
+    ]
+    taken = [Counter(names) for names in zip(*forms, strict=True)]
+    for (source, queue), names in zip(every, forms, strict=True):
+        unique = (name for name, counts in zip(names, taken, strict=True) if counts[name] == 1)
+        yield WatchedQueue(next(unique), names[1], queue, source)
