@@ -12,31 +12,61 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matador.testing.clock import ManualClock
     from matador.testing.compliance import TransportCompliance
-    from matador.testing.harness import DeadLettered, Harness, running
+    from matador.testing.harness import DeadLettered, Harness
     from matador.testing.makers import (
+        make_context,
         make_delivery,
         make_docket,
         make_envelope,
+        make_job,
         make_message,
+        make_message_context,
         make_receipt,
+        make_rpc_context,
+    )
+    from matador.testing.run import (
+        AppHarness,
+        ChannelHarness,
+        JobHarness,
+        PubSubHarness,
+        RpcHarness,
+        running,
     )
     from matador.testing.wait import wait_for
 
 __all__ = [
+    "AppHarness",
+    "ChannelHarness",
     "DeadLettered",
     "Harness",
+    "JobHarness",
     "ManualClock",
+    "PubSubHarness",
+    "RpcHarness",
     "TransportCompliance",
+    "make_context",
     "make_delivery",
     "make_docket",
     "make_envelope",
+    "make_job",
     "make_message",
+    "make_message_context",
     "make_receipt",
+    "make_rpc_context",
     "running",
     "wait_for",
 ]
 
 _HOMES = {
+    "make_message_context": "makers",
+    "make_rpc_context": "makers",
+    "make_job": "makers",
+    "make_context": "makers",
+    "RpcHarness": "run",
+    "PubSubHarness": "run",
+    "JobHarness": "run",
+    "ChannelHarness": "run",
+    "AppHarness": "run",
     "DeadLettered": "harness",
     "Harness": "harness",
     "ManualClock": "clock",
@@ -46,7 +76,7 @@ _HOMES = {
     "make_envelope": "makers",
     "make_message": "makers",
     "make_receipt": "makers",
-    "running": "harness",
+    "running": "run",
     "wait_for": "wait",
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,6 +10,7 @@ from uuid import UUID
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds, seconds
+from matador.transports.clock import sleep
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -23,7 +23,6 @@ class ManualAlarm:
     cancelled: bool = False
 
     def cancel(self) -> None:
-        """See ``Alarm``."""
         self.cancelled = True
 
 
@@ -48,7 +47,6 @@ class ManualClock:
         self._alarm_count = 0
 
     def time(self) -> float:
-        """See ``Clock``."""
         return self._start.timestamp() + self._passed + self._set_by
 
     def monotonic(self) -> float:
@@ -56,7 +54,6 @@ class ManualClock:
         return self._passed
 
     def now(self) -> datetime:
-        """See ``Clock``."""
         return self._start.astimezone(UTC) + timedelta(seconds=self._passed + self._set_by)
 
     def new_id(self) -> str:
@@ -73,17 +70,19 @@ class ManualClock:
 
     async def sleep(self, delay: float) -> None:
         """Wait until the clock has moved by ``delay`` seconds; for code that takes a ``sleep``."""
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        alarm = self.call_later(delay, lambda: woken.done() or woken.set_result(None))
-        try:
-            await woken
-        finally:
-            alarm.cancel()
+        await sleep(self, delay)
 
     @property
     def alarms(self) -> int:
         """How many calls are pending, including sleeps."""
         return sum(not alarm.cancelled for _, _, alarm in self._alarms)
+
+    @property
+    def next_alarm(self) -> float | None:
+        """When the next call is due, as ``monotonic`` counts; None: no call is pending."""
+        while self._alarms and self._alarms[0][2].cancelled:
+            heappop(self._alarms)
+        return self._alarms[0][0] if self._alarms else None
 
     def advance(self, by: Seconds) -> None:
         """Move the clock. Alarms that fall due are called in order, each at its own time.

@@ -1,40 +1,49 @@
-"""Runs an application in memory, with a clock that the test moves, and records what it did."""
+"""What happened while something ran in a test, and how the test moves time. See ``running``."""
 
 from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from matador.errors import ConfigurationError, TimeoutError
+from matador.channels import QueueService
+from matador.errors import ConfigurationError, RpcTimeoutError, TimeoutError
 from matador.events.app import Matador
-from matador.events.checkpoints import CheckpointStore, MemoryCheckpointStore
-from matador.events.hooks import (
-    DecodeFailure,
-    EnqueueError,
-    EnqueueSuccess,
-    Hooks,
-    Processing,
-    WorkerError,
-    WorkerSuccess,
-)
-from matador.model.capabilities import Capabilities
+from matador.jobs import Queue, Worker
 from matador.model.envelope import Envelope
-from matador.model.options import Seconds, suggestion
-from matador.model.schema import Schema
-from matador.model.sending import SendResult
-from matador.model.subscriber import AnySubscriber, SubscriberStub
-from matador.model.topology import DeadLetterKind, Topology
+from matador.model.options import Seconds, seconds, suggestion
 from matador.policy.retry import SendToDeadLetters
+from matador.pubsub import Subscriber
+from matador.rpc import RpcServer
+from matador.runtime.facts import Attempt, NotSent, Received, Sent
+from matador.runtime.hooks import Hooks
+from matador.runtime.service import Service
 from matador.testing.clock import ManualClock
 from matador.testing.wait import wait_for
+from matador.transports.kit.routing import topic_matches
 from matador.transports.memory import MemoryTransport
 
-_LAST_CALLBACKS = 1.0
+T = TypeVar("T")
+
+_A_LITTLE = 0.000_001  # a time of day has a precision of one microsecond
+_TURNS = 10  # of the event loop, in which tasks that the clock has woken begin
+_SILENCE = 0.1  # real seconds without anything to do, after which no reply comes any more
+
+
+class Named(Protocol):
+    """A subscriber of events, or a declared job."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+Of: TypeAlias = "str | Named | None"
+"""Whose messages: a subscriber of events, the name of a job, a command, a pattern or a routing key
+of pub/sub, or ``channel.name``. None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +51,15 @@ class DeadLettered:
     """A message that became a dead letter during the test.
 
     Attributes:
-        kind: ``undeliverable`` or ``unhandled``.
+        kind: ``undeliverable``, ``unhandled`` or ``dlq``.
         reason: why.
-        queue: the full name of the work queue it came from.
+        queue: the full name of the queue it came from.
         error: what was raised.
-        envelope: the message; None if its bytes are not an envelope.
-        body: its bytes, if they are not an envelope.
+        envelope: the message; None if it could not be read.
+        body: its bytes, if it could not be read.
     """
 
-    kind: DeadLetterKind
+    kind: str
     reason: str
     queue: str
     error: BaseException
@@ -59,80 +68,83 @@ class DeadLettered:
 
 
 class Harness:
-    """An application that runs in memory. Made by ``running``.
+    """Something that runs in memory, and what happened since. Made by ``running``.
+
+    The harness of each way in adds how messages are sent: ``send``, ``add``, ``call``, ``publish``.
 
     Attributes:
-        app: the application; code under test can use it as usual.
         transport: the in-process transport it runs on, for inspection.
         clock: its clock, which stands still until the test moves it.
     """
 
     def __init__(
-        self, app: Matador, transport: MemoryTransport, clock: ManualClock, record: Record
+        self,
+        services: Sequence[Service],
+        transport: MemoryTransport,
+        clock: ManualClock,
+        record: Record,
     ) -> None:
-        self.app = app
         self.transport = transport
         self.clock = clock
+        self._services = services
         self._record = record
+
+    # -- what happened ----------------------------------------------------------------------------
 
     @property
     def sent(self) -> list[Envelope[Any]]:
-        """Every envelope that was stored, in order."""
-        return list(self._record.sent)
+        """Every message that was stored, in order.
+
+        A job, a call or a message is an envelope too: ``data`` is plain, ``docket.event_key`` the
+        name of the job, the command or the routing key.
+        """
+        return [one.envelope for one in self._record.sent]
 
     @property
-    def send_errors(self) -> list[EnqueueError]:
-        """Every envelope that could not be stored, and why."""
+    def send_errors(self) -> list[NotSent]:
+        """Every message that could not be stored, and why."""
         return list(self._record.send_errors)
 
-    async def send(self, *payload: Any, **options: Any) -> SendResult:
-        """``app.send``; raises what failed, whatever the application's ``send_errors``."""
-        return (await self.app.send(*payload, **options)).raise_for_errors()
-
-    def handled(self, subscriber: str | AnySubscriber | None = None) -> list[Envelope[Any]]:
-        """The messages that one subscriber, or all of them, handled, in order of completion.
+    def attempts(self, of: Of = None) -> list[Attempt]:
+        """Every attempt, in order of completion, with its ``outcome``, ``error`` and ``result``.
 
         Raises:
-            ConfigurationError: unknown subscriber; a typo must not make a test pass.
+            ConfigurationError: nothing has this name; a typo must not make a test pass.
         """
-        name = self._name(subscriber)
-        return [one.envelope for one in self._record.handled if _is_of(one.envelope, name)]
+        name = self._name(of)
+        return [one for one in self._record.attempts if name is None or _is_for(one.message, name)]
 
-    def results(self, subscriber: str | AnySubscriber | None = None) -> list[Any]:
-        """What the callbacks returned, in order of completion."""
-        name = self._name(subscriber)
-        return [one.result for one in self._record.handled if _is_of(one.envelope, name)]
+    def handled(self, of: Of = None) -> list[Envelope[Any]]:
+        """The messages that were handled without an error, in order of completion."""
+        return [one.envelope for one in self.attempts(of) if one.error is None]
 
-    def failed(self, subscriber: str | AnySubscriber | None = None) -> list[WorkerError]:
-        """Every failed attempt, with its ``envelope``, ``error`` and ``decision``."""
-        name = self._name(subscriber)
-        return [one for one in self._record.failed if _is_of(one.envelope, name)]
+    def results(self, of: Of = None) -> list[Any]:
+        """What the handlers returned, in order of completion."""
+        return [one.result for one in self.attempts(of) if one.error is None]
 
-    def dead_letters(
-        self, subscriber: str | AnySubscriber | None = None, *, kind: DeadLetterKind | None = None
-    ) -> list[DeadLettered]:
-        """The dead letters of one subscriber or of all."""
-        name = self._name(subscriber)
-        return [
-            one
-            for one in self._record.dead_letters
-            if kind in (None, one.kind)
-            and (name is None or (one.envelope is not None and _is_of(one.envelope, name)))
-        ]
+    def failed(self, of: Of = None) -> list[Attempt]:
+        """Every attempt in which a handler failed, with its ``error`` and ``decision``."""
+        return [one for one in self.attempts(of) if one.error is not None and one.ran]
+
+    def dead_letters(self, of: Of = None, *, kind: str | None = None) -> list[DeadLettered]:
+        """The messages that became dead letters; failed jobs are dead letters, too."""
+        letters = [letter for one in self.attempts(of) if (letter := _letter(one)) is not None]
+        return [letter for letter in letters if kind in (None, letter.kind)]
 
     def raise_errors(self) -> None:
-        """Raise the error of the first failed attempt, if any: for tests that expect none."""
-        for failure in self._record.failed:
-            raise failure.error
-        for letter in self._record.dead_letters:
-            raise letter.error
+        """Raise the error of the first attempt that failed: for tests that expect none."""
+        for attempt in self._record.attempts:
+            if attempt.error is not None:
+                raise attempt.error
+
+    # -- time -------------------------------------------------------------------------------------
 
     async def drain(self, *, delayed: bool = True, timeout: float = 5.0) -> None:
         """Wait until all messages in the consumed queues are handled.
 
         Does not wait for retries and delayed messages: it moves the clock until each of them is
-        due. With ``delayed=False`` they stay in their queues. Queues that the application does not
-        consume are left alone.
+        due. With ``delayed=False`` they stay in their queues. Queues that nothing consumes here,
+        or whose consumer is paused, are left alone.
 
         Raises:
             TimeoutError: after ``timeout`` real seconds; says what is left.
@@ -140,12 +152,13 @@ class Harness:
         try:
             async with asyncio.timeout(timeout):
                 while True:
+                    for _ in range(_TURNS):
+                        await asyncio.sleep(0)
                     await wait_for(self._is_quiet, timeout=2 * timeout + 1)
                     due = self._next_due() if delayed else None
                     if due is None:
                         return
-                    # A little more: a time of day has a precision of one microsecond.
-                    self.clock.advance((due - self.clock.now()).total_seconds() + 0.000_001)
+                    self._move_to(due)
         except builtins.TimeoutError as error:
             raise TimeoutError(
                 f"not all messages were handled within {timeout:g} s; "
@@ -153,26 +166,61 @@ class Harness:
             ) from error
 
     async def advance(self, by: Seconds, *, timeout: float = 5.0) -> None:
-        """Move the clock, and wait until everything that is then due is handled."""
+        """Move the clock, and handle everything that falls due meanwhile, each at its own time.
+
+        Raises:
+            TimeoutError: after ``timeout`` real seconds in which what is due was not handled.
+        """
+        end = self.clock.monotonic() + seconds(by, "advance")
         await self.drain(delayed=False, timeout=timeout)
-        self.clock.advance(by)
+        while (due := await self._next_event()) is not None and due <= end + _A_LITTLE:
+            self._move_to(due)
+            await self.drain(delayed=False, timeout=timeout)
+        self.clock.advance(max(0.0, end - self.clock.monotonic()))
         await self.drain(delayed=False, timeout=timeout)
 
     # -- inside -----------------------------------------------------------------------------------
 
+    def _move_to(self, due: float) -> None:
+        self.clock.advance(max(0.0, due - self.clock.monotonic()) + _A_LITTLE)
+
+    async def _answered(self, call: Coroutine[Any, Any, T], what: str) -> T:
+        """Wait for a reply, and move the clock to the retries that it takes."""
+        loop = asyncio.get_running_loop()
+        task, silent_since = asyncio.create_task(call), loop.time()
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=_SILENCE / 10)
+                if task.done() or not await self._is_quiet():
+                    silent_since = loop.time()
+                elif (due := self._next_due()) is not None:
+                    self._move_to(due)
+                elif loop.time() - silent_since > _SILENCE:
+                    raise RpcTimeoutError(f"{what}: no reply, and nothing is left to be handled")
+            return task.result()
+        finally:
+            task.cancel()
+
     @property
     def _queues(self) -> list[str]:
-        return [self.app.topology.full_name(name) for name in self.app.consume_from]
+        """The queues that are consumed."""
+        receivers = (one for one in self._services if not isinstance(one, Queue))
+        return list(dict.fromkeys(at.queue for one in receivers for at in one.consumer_health))
 
     async def _is_quiet(self) -> bool:
-        if not self.app.state.is_idle:
+        if not all(one.is_idle for one in self._services):
             return False
         depths = [await self.transport.depth(queue) for queue in self._queues]
-        return all(depth.ready == 0 and depth.in_flight == 0 for depth in depths)
+        return all(depth.in_flight == 0 for depth in depths)
 
-    def _next_due(self) -> datetime | None:
-        waiting = (one for queue in self._queues for one in self.transport.messages(queue))
-        return min((one.due_at for one in waiting if one.due_at is not None), default=None)
+    def _next_due(self) -> float | None:
+        """When a message is due next."""
+        due = (self.transport.next_due(queue) for queue in self._queues)
+        return min((one for one in due if one is not None), default=None)
+
+    async def _next_event(self) -> float | None:
+        """When anything is due next that happens by itself."""
+        return self._next_due()
 
     async def _left(self) -> str:
         left: list[str] = []
@@ -181,139 +229,93 @@ class Harness:
             states = {"ready": depth.ready, "in flight": depth.in_flight, "delayed": depth.delayed}
             left += [f"{count} {state} in {queue}" for state, count in states.items() if count]
         left += [f"{name} is still running" for name in sorted(self._record.running.values())]
-        if self.app.state.enqueuing:
-            left.append(f"{self.app.state.enqueuing} being sent")
-        return ", ".join(left) or "nothing now"
+        return ", ".join(left) or "a message that is being sent"
 
-    def _name(self, subscriber: str | AnySubscriber | None) -> str | None:
-        if subscriber is None:
+    def _name(self, of: Of) -> str | None:
+        if of is None:
             return None
-        name = subscriber if isinstance(subscriber, str) else subscriber.name
-        known = {one.name for _, subscribers in self.app.schema for one in subscribers}
-        if name not in known:
-            raise ConfigurationError(
-                f"the schema has no subscriber {name!r}{suggestion(name, known)}"
-            )
-        return name
-
-
-@asynccontextmanager
-async def running(
-    app: Matador | Schema,
-    *,
-    consume_from: Iterable[str] | None = None,
-    clock: ManualClock | None = None,
-    checkpoints: CheckpointStore | None = None,
-) -> AsyncGenerator[Harness]:
-    """Run an application in memory for a test, whatever its transport.
-
-    This starts the application itself, so code that uses it sends through it as usual; afterwards
-    its configuration is restored. Messages to stubs stay in their queues. Checkpoints are kept in
-    memory. A schema becomes an application that consumes every queue without stubs.
-
-    Args:
-        app: an application that is not started, or a schema.
-        consume_from: the queues to consume; by default those of the application.
-        clock: its clock; a new one by default.
-        checkpoints: where resumable subscribers store their steps.
-
-    Example:
-        >>> async with running(app) as harness:
-        ...     await harness.send(OrderPlaced("o-1", 5))
-        ...     await harness.drain()
-        ...     assert len(harness.handled("email-receipt")) == 1
-    """
-    clock = clock or ManualClock()
-    if isinstance(app, Schema):
-        app = _app_of(app)
-    record = Record()
-    transport = _Reaching(clock=clock)
-    store = MemoryCheckpointStore(clock=clock) if checkpoints is None else checkpoints
-    changes: dict[str, Any] = {} if consume_from is None else {"consume_from": consume_from}
-    with app.configured(
-        transport=transport, checkpoints=store, hooks=[record], clock=clock, **changes
-    ):
-        try:
-            await app.start()
-            yield Harness(app, transport, clock, record)
-        finally:
-            await app.shutdown(_LAST_CALLBACKS)
-
-
-class _Reaching(MemoryTransport):
-    """Accepts messages for stubs, so that a test can inspect them."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return replace(super().capabilities, in_process=False)
+        name = of if isinstance(of, str) else of.name
+        known: list[str] = []
+        for service in self._services:
+            names, others = _names(service)
+            if name in names or others(name):
+                return name
+            known += names
+        raise ConfigurationError(f"nothing here is named {name!r}{suggestion(name, known)}")
 
 
 class Record(Hooks):
-    """Hooks that record what happens."""
+    """Hooks that record what happens, for every way in."""
 
     def __init__(self) -> None:
-        self.sent: list[Envelope[Any]] = []
-        self.send_errors: list[EnqueueError] = []
-        self.handled: list[WorkerSuccess] = []
-        self.failed: list[WorkerError] = []
-        self.dead_letters: list[DeadLettered] = []
+        self.sent: list[Sent] = []
+        self.send_errors: list[NotSent] = []
+        self.attempts: list[Attempt] = []
         self.running: dict[str, str] = {}
 
-    def on_enqueue_success(self, event: EnqueueSuccess) -> None:
-        """See ``Hooks``."""
-        self.sent.append(event.envelope)
+    def on_sent(self, batch: Sequence[Sent]) -> None:
+        self.sent.extend(batch)
 
-    def on_enqueue_error(self, event: EnqueueError) -> None:
-        """See ``Hooks``."""
+    def on_enqueue_error(self, event: NotSent) -> None:
         self.send_errors.append(event)
 
-    def on_worker_before_process(self, event: Processing) -> None:
-        """See ``Hooks``."""
-        docket = event.envelope.docket
-        what = f"{docket.target_subscriber} of {docket.event_key} (attempt {docket.attempts})"
-        self.running[event.envelope.id] = what
+    def on_worker_before_process(self, event: Received) -> None:
+        who = event.receiver if event.way == "event" else event.queue
+        self.running[event.id] = f"{who} of {event.name} (attempt {event.attempt})"
 
-    def on_worker_success(self, event: WorkerSuccess) -> None:
-        """See ``Hooks``."""
-        self.running.pop(event.envelope.id, None)
-        self.handled.append(event)
-
-    def on_worker_error(self, event: WorkerError) -> None:
-        """See ``Hooks``."""
-        self.running.pop(event.envelope.id, None)
-        if event.ran:
-            self.failed.append(event)
-        self._dead(event, event.envelope)
-
-    def on_decode_error(self, event: DecodeFailure) -> None:
-        """See ``Hooks``."""
-        self._dead(event, None, event.delivery.body)
-
-    def _dead(
-        self,
-        event: WorkerError | DecodeFailure,
-        envelope: Envelope[Any] | None,
-        body: bytes | None = None,
-    ) -> None:
-        match event.decision:
-            case SendToDeadLetters(kind, reason):
-                letter = DeadLettered(kind, reason, event.queue, event.error, envelope, body)
-                self.dead_letters.append(letter)
-            case _:
-                pass
+    def on_attempted(self, batch: Sequence[Attempt]) -> None:
+        for attempt in batch:
+            self.running.pop(attempt.id, None)
+            self.attempts.append(attempt)
 
 
-def _is_of(envelope: Envelope[Any], subscriber: str | None) -> bool:
-    return subscriber is None or envelope.docket.target_subscriber == subscriber
-
-
-def _app_of(schema: Schema) -> Matador:
-    subscribers: Sequence[AnySubscriber] = [one for _, some in schema for one in some]
-    queues = list(dict.fromkeys(["events", *(one.queue for one in subscribers if one.queue)]))
-    stubs = {one.queue or "events" for one in subscribers if isinstance(one, SubscriberStub)}
-    return Matador(
-        MemoryTransport(),
-        schema=schema,
-        topology=Topology("test", queues=queues),
-        consume_from=[queue for queue in queues if queue not in stubs],
+def _letter(attempt: Attempt) -> DeadLettered | None:
+    decision, error = attempt.decision, attempt.error
+    if attempt.outcome != "dead-letter" or not isinstance(decision, SendToDeadLetters):
+        return None
+    assert error is not None, "only what failed becomes a dead letter"
+    readable = not attempt.malformed
+    return DeadLettered(
+        decision.kind,
+        decision.reason,
+        attempt.queue,
+        error,
+        attempt.envelope if readable else None,
+        None if readable else attempt.delivery.body,
     )
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def _names(service: Service) -> tuple[Collection[str], Callable[[str], bool]]:
+    """The names under which the messages of a service are found, and what else may be asked."""
+    if isinstance(service, Matador):
+        return {one.name for _, subscribers in service.schema for one in subscribers}, _never
+    if isinstance(service, Worker):
+        names = service.functions
+        return {name for name in names if name is not None}, lambda _: None in names
+    if isinstance(service, RpcServer):
+        return service.commands, lambda name: name.upper() in service.commands
+    if isinstance(service, Subscriber):
+        patterns = {pattern for pattern, _ in service.bindings}
+        return patterns, lambda name: any(topic_matches(one, name) for one in patterns)
+    if isinstance(service, QueueService):
+        return service.consumers.keys(), _never
+    return (), _never
+
+
+def _never(name: str) -> bool:
+    return False
+
+
+def _is_for(message: Received, name: str) -> bool:
+    if message.way == "event":
+        return message.receiver == name
+    if message.way == "job":
+        return message.name == name
+    if message.way == "rpc":
+        return message.name.upper() == name.upper()
+    # What is published to a channel comes from a queue of the service's own: orders.{uuid}.
+    channel = f"{message.receiver.partition('.')[0]}.{message.name}"
+    return name in (message.receiver, channel) or topic_matches(name, message.name)

@@ -24,12 +24,15 @@ import pytest
 import pytest_asyncio
 
 from matador.errors import (
+    DoRetry,
     DuplicateJobError,
+    JobCanceledError,
     JobFailedError,
     JobNotFoundError,
     JobStateError,
     JobsUnsupportedError,
     LeaseLostError,
+    UnstorableError,
 )
 from matador.jobs import (
     RESULT,
@@ -37,6 +40,7 @@ from matador.jobs import (
     Fixed,
     JobCapabilities,
     JobProvider,
+    JobStatus,
     PermanentJobError,
     Queue,
     RateLimit,
@@ -47,6 +51,7 @@ from matador.jobs import (
     group,
 )
 from matador.model.message import Complete, Delivery, Message, Release
+from matador.runtime.dead_letters import Selection
 from matador.testing.wait import wait_for
 from matador.transports.base import Subscription, Transport
 
@@ -79,6 +84,12 @@ class JobProviderContract:
     delay: float = 1.0
     """A delay that the provider can keep."""
 
+    counts_workers: bool = True
+    """It knows how many workers consume a queue."""
+
+    priorities: bool = False
+    """Ask for queues with priorities. See ``JobProvider``."""
+
     async def make_transport(self) -> Transport:
         """A transport that is not connected, on the same store at every call in a test.
 
@@ -108,7 +119,8 @@ class JobProviderContract:
 
     @pytest_asyncio.fixture(autouse=True)
     async def _prepare(self) -> AsyncIterator[None]:
-        self.provider = JobProvider(await self.make_patient_transport())
+        transport = await self.make_patient_transport()
+        self.provider = JobProvider(transport, priorities=self.priorities)
         self._workers, self._subscriptions = [], []
         self.queue = Queue(self.queue_name(), provider=self.provider)
         await self.queue.open()
@@ -119,7 +131,7 @@ class JobProviderContract:
             await subscription.close()
         if self.can.delete:
             await self.queue.delete()
-        await self.queue.close(disconnect=True)
+        await self.queue.shutdown(disconnect=True)
         await self.tidy_up()
 
     @property
@@ -288,14 +300,14 @@ class JobProviderContract:
 
     # -- completing -------------------------------------------------------------------------------
 
-    async def test_a_completed_job_is_kept_if_asked(self) -> None:
+    async def test_a_completed_job_is_kept_unless_asked(self) -> None:
         async def handle(job: ActiveJob[Any]) -> dict[str, int]:
             return {"sum": job.data + 1}
 
         if not self.can.keep:
             return
-        kept = await self.queue.add("kept", 1, remove_on_complete=False)
-        gone = await self.queue.add("gone", 2)
+        kept = await self.queue.add("kept", 1)
+        gone = await self.queue.add("gone", 2, remove_on_complete=True)
         await self._work(handle)
         await self._until(lambda: self._is(kept.id, "completed"))
         await self._until(lambda: self._is(gone.id, None))
@@ -328,6 +340,113 @@ class JobProviderContract:
             await self._until(lambda: self._is(f"job-{number}", "completed"))  # noqa: B023
         listed = await self.queue.list("completed")
         assert [job.id for job in listed] == ["job-4", "job-3"]
+
+    async def test_a_job_that_asks_for_a_retry_gets_it_when_it_asked(self) -> None:
+        started: list[float] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            started.append(asyncio.get_running_loop().time())
+            if len(started) == 1:
+                raise DoRetry("not yet", delay=self.delay if self.can.delays else None)
+
+        await self._work(handle)
+        await self.queue.add("one", attempts=3, backoff=Fixed(0.001))
+        await self._until(lambda: len(started) == 2)
+        if self.can.delays:
+            assert started[1] - started[0] >= self.delay * 0.9
+
+    async def test_a_declared_schedule_is_kept_and_goes_with_its_declaration(self) -> None:
+        self._need(schedules=self.can.schedules)
+
+        async def report() -> None: ...
+
+        for recurring in ({"cron": "@daily"}, {"cron": "0 7 * * *", "timezone": "Asia/Tokyo"}, {}):
+            given: dict[str, Any] = recurring
+            queue: Any = Queue(self.queue.name, provider=self.provider)
+            queue.job(**given)(report)
+            async with Worker(queue):
+                found = [(one.key, one.cron) for one in await self.queue.schedules()]
+            cron = given.get("cron", "").replace("@daily", "0 0 * * *")
+            assert found == ([("@report", cron)] if given else [])
+
+    # -- canceling --------------------------------------------------------------------------------
+
+    async def test_a_job_that_waits_is_canceled(self) -> None:
+        self._need(cancel=self.can.cancel)
+        waiting, delayed = await self.queue.add("one"), await self.queue.add("one", delay=600)
+        for job in (waiting, delayed):
+            handle = self.queue.handle(job.id)
+            assert await handle.cancel() is True
+            with pytest.raises(JobNotFoundError):
+                await handle.cancel()
+            with pytest.raises(JobNotFoundError):
+                await handle.result(timeout=5)
+        await self._nothing(await self._subscribe())
+
+    async def test_a_job_that_runs_is_canceled_and_fails(self) -> None:
+        self._need(cancel=self.can.cancel)
+        told: list[Any] = []
+        ended: list[str] = []
+
+        async def handle(job: ActiveJob[Any]) -> str:
+            if job.data == "long":
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    ended.append(job.id)
+            return "done"
+
+        worker = await self._work(handle, concurrency=1)
+        worker.on("failed", told.append)
+        job = await self.queue.add("one", "long", attempts=5, unique="only-one")
+        canceled = self.queue.handle(job.id)
+        await self._until(lambda: self._is(job.id, "active"))
+        assert await canceled.cancel("it costs too much") is True
+        found = await canceled.job()
+        assert (found.status, found.error) == ("failed", "canceled: it costs too much")
+        assert found.attempts == 1
+        with pytest.raises(JobFailedError, match="canceled: it costs too much"):
+            await canceled.result(timeout=5)
+        assert await canceled.cancel() is False
+        await self._until(lambda: told)
+        assert (ended, worker.active_jobs) == ([job.id], 0)
+        (event,) = told
+        assert (event.job_id, event.will_retry, event.permanent) == (job.id, False, True)
+        assert isinstance(event.error, JobCanceledError)
+        next_ = await self.queue.add("one", "short", unique="only-one")  # its key is free again
+        assert await self.queue.handle(next_.id).result(timeout=self.patience) == "done"
+        assert worker.metrics().messages_dead_lettered == 1
+        assert worker.health().last_error is not None
+        assert (await self.queue.stats()).failed == 1
+        assert ended == [job.id], "it did not run again"
+        await self.queue.retry(job.id)
+        await self._until(lambda: self._is(job.id, "active"))
+        assert await self.queue.cancel(job.id) is True
+        await self._until(lambda: len(told) == 2)
+
+    async def test_what_waits_for_a_canceled_job_fails(self) -> None:
+        self._need(cancel=self.can.cancel, flows=self.can.flows)
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            await asyncio.sleep(3600)
+
+        step = self.queue.step
+        await self._work(handle)
+        handle_of_last = await chain(step("one", {"n": 1}), step("two", {"n": RESULT})).add()
+        (first,) = await self._listed("active")
+        assert await self.queue.cancel(first) is True
+        with pytest.raises(JobFailedError):
+            await handle_of_last.result(timeout=self.patience)
+
+    async def _listed(self, status: JobStatus) -> list[str]:
+        found: list[str] = []
+
+        async def look() -> bool:
+            found[:] = [job.id for job in await self.queue.list(status)]
+            return bool(found)
+
+        await self._until(look)
+        return found
 
     async def test_many_complete_at_once(self) -> None:
         await self.queue.add_many([("one", n) for n in range(10)])
@@ -366,7 +485,7 @@ class JobProviderContract:
             assert found.failed_at is not None
             assert (found.name, found.data, found.max_attempts) == ("bad", 1, 3)
         if self.can.dead_letters and self.can.retry:
-            letters = await self.queue.dead_letters(limit=5)
+            letters = await self.queue.list("failed", limit=5)
             assert [letter.id for letter in letters] == [job.id]
             assert letters[0].error == "attempt 2"
 
@@ -409,7 +528,7 @@ class JobProviderContract:
         await self._until(lambda: self._has_letters(0))
 
     async def _has_letters(self, count: int) -> bool:
-        return len(await self.queue.dead_letters()) == count
+        return len(await self.queue.list("failed")) == count
 
     async def test_retrying_what_is_not_there_or_not_failed(self) -> None:
         self._need(retry=self.can.retry)
@@ -421,6 +540,61 @@ class JobProviderContract:
             with pytest.raises(JobStateError):
                 await self.queue.retry(job.id)
 
+    async def test_failed_jobs_are_dead_letters_like_any_other(self) -> None:
+        self._need(retry=self.can.retry)
+        fails = True
+
+        async def handle(job: ActiveJob[Any]) -> Any:
+            if fails and job.data["n"] < 100:
+                raise ValueError(f"broken: {job.data['n']}")
+            return job.data
+
+        await self._work(handle)
+        jobs = [
+            await self.queue.add("one" if n else "zero", {"n": n}, attempts=1, metadata={"t": "x"})
+            for n in range(4)
+        ]
+        await self._until(lambda: self._failed_number(4))
+        office = self.queue.dead_letters
+        letters = {letter.id: letter async for letter in office.browse()}
+        assert letters.keys() == {job.id for job in jobs}
+        first = letters[jobs[0].id]
+        assert (first.name, first.receiver, first.attempts) == ("zero", "zero", 1)
+        assert (first.payload, first.error) == ({"n": 0}, "broken: 0")
+        assert first.error_type == "ValueError"
+        assert dict(first.contents.metadata) == {"t": "x"}
+        assert await office.count() == 4
+        assert await office.count(Selection(name="one", error="BROKEN: 2")) == 1
+        assert await self._worker.dead_letters.count(Selection(name="zero")) == 1
+
+        (place,) = await office.choose(Selection(where=lambda data: data["n"] == 1))
+        moved = await office.redrive_edited(place, {"n": 100}, expected={"n": 7})
+        assert (moved.done, len(moved.failed)) == (0, 1)
+        (place,) = await office.choose(Selection(where=lambda data: data["n"] == 1))
+        moved = await office.redrive_edited(place, {"n": 100}, expected={"n": 1}, patience=10)
+        assert (moved.done, moved.failed) == (1, [])
+        assert (await office.purge(Selection(name="zero"))).done == 1
+        await self._until(lambda: self._failed_number(2))
+        fails = False
+        moved = await office.redrive(Selection())
+        assert (moved.done, moved.failed) == (2, [])
+        await self._until(lambda: self._failed_number(0))
+        assert [letter async for letter in office.browse()] == []
+        if self.can.find:
+            edited = jobs[1].id
+            await self._until(lambda: self._is(edited, "completed"))
+            found = await self.queue.get(edited)
+            assert found is not None
+            assert (found.data, found.attempts, found.metadata) == ({"n": 100}, 1, {"t": "x"})
+            assert await self._is(jobs[0].id, None)
+
+    async def _failed_number(self, number: int) -> bool:
+        return await self.queue.dead_letters.count() == number
+
+    @property
+    def _worker(self) -> Worker:
+        return self._workers[-1]
+
     async def test_dead_letters_are_limited(self) -> None:
         self._need(retry=self.can.retry)
 
@@ -430,7 +604,7 @@ class JobProviderContract:
         await self.queue.add_many([("bad", n) for n in range(5)])
         await self._work(handle)
         await self._until(lambda: self._has_letters(5))
-        assert len(await self.queue.dead_letters(limit=2)) == 2
+        assert len(await self.queue.list("failed", limit=2)) == 2
 
     async def test_failed_jobs_can_be_removed_at_once(self) -> None:
         self._need(keep=self.can.keep)
@@ -441,7 +615,7 @@ class JobProviderContract:
         job = await self.queue.add("bad", 1, remove_on_fail=True)
         await self._work(handle)
         await self._until(lambda: self._is(job.id, None))
-        assert await self.queue.dead_letters() == []
+        assert await self.queue.list("failed") == []
 
     # -- a worker that dies -----------------------------------------------------------------------
 
@@ -450,8 +624,7 @@ class JobProviderContract:
         if transport is self.provider.transport:
             pytest.skip("a worker in this process cannot die alone")
         await transport.connect()
-        other = JobProvider(transport)
-        await other.open(self.queue.name, self)
+        await JobProvider(transport).store.open_jobs(self.queue.name)
         await self.queue.add("one", 1)
         (delivery,) = await self._fetch(await self._subscribe(transport), 1)
         assert delivery.headers["job.name"] == "one"
@@ -485,8 +658,8 @@ class JobProviderContract:
             assert stats.delayed == 1
         assert stats.paused is False
         health = await self.queue.health()
-        assert health.depth >= 3
-        assert health.error_rate == 0.0
+        assert health.depth is None or health.depth >= 3
+        assert health.error_rate == (None if "completed" in stats.unknown else 0.0)
 
     async def _counted(self, waiting: int) -> bool:
         return (await self.queue.stats()).waiting == waiting
@@ -506,6 +679,21 @@ class JobProviderContract:
         stats, health = await self.queue.stats(), await self.queue.health()
         assert (stats.completed, stats.failed) == (1, 1)
         assert (health.completed, health.failed, health.error_rate) == (1, 1, 0.5)
+
+    async def test_workers_are_counted(self) -> None:
+        self._need(counts=self.can.counts)
+
+        async def handle(job: ActiveJob[Any]) -> None: ...
+
+        workers = [await self._work(handle) for _ in range(2)]
+        for number in (2, 1, 0):
+            await self._until(lambda: self._has_workers(number))  # noqa: B023
+            if number:
+                await workers.pop().close()
+
+    async def _has_workers(self, number: int) -> bool:
+        found = (await self.queue.health()).active_workers
+        return found == number if self.counts_workers else found is None
 
     async def test_jobs_are_listed_by_state(self) -> None:
         if not self.can.list:
@@ -596,14 +784,21 @@ class JobProviderContract:
                 await self.queue.delete()
             return
         job = await self.queue.add("one", 1)
+        if self.can.delays:
+            await self.queue.add("soon", 1, delay=self.delay)
+            await self.queue.add("later", 1, delay=60)
         await self.queue.delete()
+        counts = await self.queue.stats()
+        assert (counts.waiting, counts.delayed) == (0, 0)
         if self.can.find:
             assert await self.queue.get(job.id) is None
         await self.queue.add("two", 2, job_id=job.id)
         subscription = await self._subscribe()
         (delivery,) = await self._fetch(subscription, 1)
         assert delivery.headers["job.name"] == "two"
-        await self._nothing(subscription)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(self.quiet + self.delay):
+                await subscription.receive(1)
 
     # -- unique jobs ------------------------------------------------------------------------------
 
@@ -614,6 +809,8 @@ class JobProviderContract:
         other = await self.queue.add("one", 3, unique="other")
         assert second.id == first.id != other.id
         assert second.data == 1
+        many = await self.queue.add_many([("one", 4), ("one", 5)], unique="other")
+        assert [one.id for one in many] == [other.id, other.id]
         done: list[str] = []
 
         async def handle(job: ActiveJob[Any]) -> None:
@@ -639,6 +836,16 @@ class JobProviderContract:
         await self._until(lambda: self._is(first.id, "completed"))
         second = await self.queue.add("one", 2, unique=Unique("key", within=600))
         assert second.id == first.id
+
+    async def test_a_job_that_cannot_be_stored_takes_no_unique_key(self) -> None:
+        self._need(unique=self.can.unique)
+        odd: Any = object()
+        headers = {"job.unique": "key", "job.uniqueFor": 600_000, "job.odd": odd}
+        bad = Message("bad", await self._full_name(), b'{"_jobData":1}', headers, priority=odd)
+        (error,) = await self.provider.store.add_jobs([bad])
+        assert isinstance(error, UnstorableError)
+        job = await self.queue.add("one", 1, unique=Unique("key", within=600))
+        assert (await self.queue.add("one", 2, unique="key")).id == job.id
 
     # -- recurring jobs ---------------------------------------------------------------------------
 
@@ -739,6 +946,39 @@ class JobProviderContract:
         await self.queue.retry(f"{handle.id}.0.0")
         assert await handle.result(timeout=self.patience) == 3
         await self._until(lambda: self._has_letters(0))
+
+    async def test_what_waits_for_a_removed_job_fails(self) -> None:
+        self._need(flows=self.can.flows, remove=self.can.remove, retry=self.can.retry)
+        step = self.queue.step
+        parts = [step("add", {"number": number}) for number in range(2)]
+        handles = [
+            await chain(parts[0], step("add", {"number": RESULT})).add(),
+            await group(*parts, then=step("sum", {"numbers": RESULT})).add(),
+            await group(*parts, then=step("add", {"number": 5})).add(),
+        ]
+        for handle in handles:
+            await self.queue.remove(f"{handle.id}.0")
+        await self._work(self._calculate)
+        for retried in (False, True):
+            for handle in handles:
+                if retried:
+                    await self.queue.retry(handle.id)
+                with pytest.raises(JobFailedError, match=r"\.0'.*it was removed"):
+                    await handle.result(timeout=self.patience)
+        await self._until(lambda: self._has_letters(len(handles)))
+
+    async def test_a_job_that_waits_for_others_can_be_removed(self) -> None:
+        self._need(flows=self.can.flows, remove=self.can.remove)
+        step = self.queue.step
+        parts = [step("add", {"number": number}) for number in range(2)]
+        handle = await group(*parts, then=step("sum", {"numbers": RESULT})).add()
+        await self.queue.remove(handle.id)
+        await self._work(self._calculate)
+        job = await self.queue.add("add", {"number": 7})
+        assert await self.queue.handle(job.id).result(timeout=self.patience) == 7
+        await self._until(self._is_empty)
+        assert await self.queue.get(handle.id) is None
+        assert await self.queue.list("failed") == []
 
     # -- limits over all workers ------------------------------------------------------------------
 
@@ -966,12 +1206,16 @@ class JobProviderContract:
             "priority": 5,
             "unique": "key",
             "concurrency_key": "key",
+            "job_id": "same",
+            "provider_options": {"headers": {"tenant": "a"}},
         }
         names = {
             "delay": "delays",
             "priority": "priorities",
             "unique": "unique",
             "concurrency_key": "concurrency_per_key",
+            "job_id": "unique_ids",
+            "provider_options": "provider_options",
         }
         reported: list[Unsupported] = []
         queue = Queue(self.queue.name, provider=self.provider, on_unsupported=reported.append)
@@ -984,7 +1228,7 @@ class JobProviderContract:
         warned = [one for one in caplog.records if "does not support" in one.getMessage()]
         assert len(warned) == len(lacking)
         assert len(await self._fetch(await self._subscribe(), 2)) == 2
-        await queue.close()
+        await queue.shutdown()
 
     async def test_what_cannot_be_found_is_said(self) -> None:
         if not self.can.find:

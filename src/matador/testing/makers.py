@@ -1,4 +1,8 @@
-"""Messages and envelopes for tests: give what matters; everything else has a default."""
+"""What handlers and transports get, for tests: give what matters; all else has a default.
+
+The contexts are those of a handler that is called directly: steps just run, and nothing is
+acknowledged. To see retries, steps and acknowledgements, use ``running``.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,13 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from matador.jobs import ActiveJob
 from matador.model.envelope import Docket, Envelope, Importance
-from matador.model.message import Delivery, Headers, Message, Receipt
+from matador.model.message import Delivery, Headers, Message, Properties, Receipt
+from matador.rpc import RpcContext
+from matador.runtime.context import Context
+from matador.runtime.messages import RETRY_COUNT, MessageContext, MessageWork
+from matador.runtime.way import Route
 
 T = TypeVar("T")
 
@@ -86,6 +95,126 @@ def make_envelope(
             correlation_id=correlation_id,
             metadata=metadata,
         ),
+    )
+
+
+def make_context(envelope: Envelope[Any] | None = None, *, queue: str = _QUEUE) -> Context:
+    """The context of a subscriber of events, for ``subscriber(envelope, make_context(envelope))``.
+
+    Its id, attempt, metadata and correlation id are those of the envelope.
+
+    Example:
+        >>> make_context(make_envelope({"order_id": "o-1"}, correlation_id="c-1")).correlation_id
+        'c-1'
+    """
+    found = make_envelope(None) if envelope is None else envelope
+    return Context(
+        None,
+        make_delivery(receipt=make_receipt(queue=queue)),
+        id=found.id,
+        attempt=found.docket.attempts,
+        metadata=found.docket.metadata,
+        correlation_id=found.docket.correlation_id,
+    )
+
+
+def make_job(
+    data: T,
+    *,
+    name: str = "test-job",
+    queue: str = "test",
+    id: str | None = None,
+    attempt: int = 1,
+    max_attempts: int = 3,
+    created_at: datetime | None = None,
+    error: str | None = None,
+    priority: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> ActiveJob[T]:
+    """A job that is being run, for a function of the job. Declared jobs take their arguments.
+
+    Example:
+        >>> await handle(make_job({"to": "ada@example.com"}, attempt=2))
+        'sent'
+    """
+    return ActiveJob(
+        id=str(uuid4()) if id is None else id,
+        name=name,
+        queue=queue,
+        data=data,
+        status="active",
+        attempts=attempt - 1,
+        max_attempts=max_attempts,
+        created_at=datetime.now(UTC) if created_at is None else created_at,
+        processed_at=datetime.now(UTC),
+        error=error,
+        priority=priority,
+        metadata=dict(metadata or {}),
+    )
+
+
+def make_rpc_context(
+    command: str = "TEST",
+    *,
+    id: str | None = None,
+    attempt: int = 1,
+    queue: str = "test",
+    correlation_id: str | None = None,
+    metadata: Headers | None = None,
+    deadline: datetime | None = None,
+    wants_reply: bool = True,
+) -> RpcContext:
+    """The context of a call, for ``add(Add(1, 2), make_rpc_context("ADD"))``.
+
+    Example:
+        >>> make_rpc_context("ADD", attempt=2).attempts
+        2
+    """
+    properties = Properties(
+        type=command,
+        correlation_id=correlation_id,
+        reply_to="test.replies" if wants_reply else None,
+    )
+    return RpcContext(_work(queue, id, attempt, metadata, properties, deadline), None)
+
+
+def make_message_context(
+    routing_key: str = "test.message",
+    *,
+    exchange: str = "test",
+    id: str | None = None,
+    attempt: int = 1,
+    queue: str = "test",
+    correlation_id: str | None = None,
+    metadata: Headers | None = None,
+) -> MessageContext:
+    """The context of a message of pub/sub or of a channel.
+
+    Example:
+        >>> make_message_context("orders.created", metadata={"tenant": "7"}).metadata["tenant"]
+        '7'
+    """
+    properties = Properties(routing_key=routing_key, correlation_id=correlation_id)
+    return MessageContext(_work(queue, id, attempt, metadata, properties), None, exchange)
+
+
+def _work(
+    queue: str,
+    id: str | None,
+    attempt: int,
+    metadata: Headers | None,
+    properties: Properties,
+    deadline: datetime | None = None,
+) -> MessageWork:
+    headers = {**(metadata or {}), RETRY_COUNT: attempt - 1}
+    delivery = Delivery(b"", headers, make_receipt(queue=queue), properties=properties)
+    return MessageWork(
+        delivery,
+        Route(handler=""),
+        str(uuid4()) if id is None else id,
+        attempt,
+        None if deadline is None else deadline.timestamp(),
+        body=b"",
     )
 
 

@@ -5,7 +5,7 @@ pytest loads it in every run, so it imports the rest of Matador only when a fixt
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from matador.testing.clock import ManualClock
-    from matador.testing.harness import Harness
     from matador.transports.memory import MemoryTransport
 
 pytest.register_assert_rewrite("matador.testing.compliance")
@@ -39,8 +38,10 @@ def memory_transport() -> MemoryTransport:
 @pytest.fixture
 def matador_harness(
     manual_clock: ManualClock,
-) -> Callable[..., AbstractAsyncContextManager[Harness]]:
+) -> Callable[..., AbstractAsyncContextManager[Any]]:
     """``matador.testing.running`` with the clock of the fixture ``manual_clock``.
+
+    Takes an application, a job queue or worker, an RPC server, a subscriber or a queue service.
 
     Example:
         >>> async def test_receipts(matador_harness):
@@ -51,6 +52,6 @@ def matador_harness(
     """
     from functools import partial
 
-    from matador.testing.harness import running
+    from matador.testing.run import running
 
     return partial(running, clock=manual_clock)

@@ -69,7 +69,7 @@ class ComplianceBase:
     """A message reaches only those who listen when it is sent. The suite then subscribes to every
     queue of a topology, dead letters too, before anything is sent."""
 
-    honours_arguments: bool = False
+    honors_arguments: bool = False
     """Types and arguments of queues mean something here. False: a note says that they do not."""
 
     async def make_transport(self) -> Transport:

@@ -56,7 +56,7 @@ class Bench:
         return f"{self.name(queue)}.{kind}"
 
     def noted(self, full_name: str) -> bool:
-        """Did the transport say that it could not honour something of this queue?"""
+        """Did the transport say that it could not honor something of this queue?"""
         return any(note.queue == full_name for note in self.notes)
 
     def message(

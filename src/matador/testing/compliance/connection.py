@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from matador.errors import NotConnectedError
+from matador.errors import NotConnectedError, TransportClosedError
 from matador.model.message import Complete, ConnectionState, Message
 from matador.testing.compliance.base import ComplianceBase
 from matador.testing.compliance.bench import bodies, collect
@@ -38,6 +38,9 @@ class StateRecorder:
 
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
         raise AssertionError("nothing may fall back here")
+
+    def dropped(self, queue: str, number: int) -> None:
+        raise AssertionError("nothing may be dropped here")
 
 
 class ConnectionCompliance(ComplianceBase):
@@ -78,7 +81,11 @@ class ConnectionCompliance(ComplianceBase):
         assert missing == []
 
     async def test_it_starts_disconnected(self) -> None:
-        assert (await self.make()).state.status == "disconnected"
+        transport = await self.make()
+        assert transport.state.status == "disconnected"
+        with pytest.raises(NotConnectedError) as caught:
+            await transport.subscribe("any", prefetch=1)
+        assert not isinstance(caught.value, TransportClosedError), "it was never open"
 
     async def test_connect_and_disconnect_can_be_repeated(self) -> None:
         transport = await self.make()
@@ -113,13 +120,13 @@ class ConnectionCompliance(ComplianceBase):
         delivery = await bench.receive_one(await bench.subscribe())
         transport = bench.transport
         await transport.disconnect()
-        with pytest.raises(NotConnectedError):
+        with pytest.raises(TransportClosedError):
             await transport.send([bench.message("b")])
-        with pytest.raises(NotConnectedError):
+        with pytest.raises(TransportClosedError):
             await transport.subscribe(bench.name(), prefetch=1)
-        with pytest.raises(NotConnectedError):
+        with pytest.raises(TransportClosedError):
             await transport.settle([Complete(delivery.receipt)])
-        with pytest.raises(NotConnectedError):
+        with pytest.raises(TransportClosedError):
             await transport.apply_topology(bench.topology)
 
     async def test_abilities_do_not_work_while_disconnected(self) -> None:
@@ -127,21 +134,21 @@ class ConnectionCompliance(ComplianceBase):
         can, transport, name = bench.can, bench.transport, bench.name()
         await transport.disconnect()
         if can.browse and isinstance(transport, Browsing):
-            with pytest.raises(NotConnectedError):
+            with pytest.raises(TransportClosedError):
                 await collect(transport.browse(name))
-            with pytest.raises(NotConnectedError):
+            with pytest.raises(TransportClosedError):
                 await transport.take(name, [])
         if can.purge and isinstance(transport, Purging):
-            with pytest.raises(NotConnectedError):
+            with pytest.raises(TransportClosedError):
                 await transport.purge(name)
         if can.depth and isinstance(transport, Measuring):
-            with pytest.raises(NotConnectedError):
+            with pytest.raises(TransportClosedError):
                 await transport.depth(name)
         if can.replay and isinstance(transport, Replaying):
-            with pytest.raises(NotConnectedError):
+            with pytest.raises(TransportClosedError):
                 await transport.read(name)
         if can.lease is not None and isinstance(transport, Leasing):
-            with pytest.raises(NotConnectedError):
+            with pytest.raises(TransportClosedError):
                 await transport.renew([])
 
     async def test_it_works_again_after_a_reconnect(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matador.errors import NotConnectedError, QueueNotFoundError, UnsupportedError
+from matador.errors import QueueNotFoundError, TransportClosedError, UnsupportedError
 from matador.model.message import Message, Once
 from matador.model.topology import WorkQueue
 from matador.testing.compliance.base import ComplianceBase, ability
@@ -112,5 +112,5 @@ class OnceCompliance(ComplianceBase):
         if (once := await self._once(bench)) is None:
             return
         await bench.transport.disconnect()
-        with pytest.raises(NotConnectedError):
+        with pytest.raises(TransportClosedError):
             await once.send_once([bench.message("a")], Once("any"))

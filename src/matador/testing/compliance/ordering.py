@@ -55,11 +55,11 @@ class OrderingCompliance(ComplianceBase):
             assert sorted(received) == sorted(body for body, _ in sent)
             assert bench.noted(bench.name()), "apply_topology must say that it ignores priorities"
 
-    async def test_types_and_arguments_of_queues_are_honoured_or_noted(self) -> None:
+    async def test_types_and_arguments_of_queues_are_honored_or_noted(self) -> None:
         bench = await self.open(WorkQueue("events", type="classic", arguments={"x-max-length": 9}))
         await bench.send(bench.message("a"))
         assert bodies(await bench.drain(bench.name(), 1)) == ["a"]
-        assert bench.noted(bench.name()) != self.honours_arguments
+        assert bench.noted(bench.name()) != self.honors_arguments
 
     async def test_one_key_is_handled_in_order_and_one_at_a_time(self) -> None:
         bench = await self.open()

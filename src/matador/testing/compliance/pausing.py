@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from matador.errors import ConfigurationError, NotConnectedError, QueueNotFoundError
+from matador.errors import ConfigurationError, QueueNotFoundError, TransportClosedError
 from matador.model.message import DeadLetter, Delivery, Message, Release, Retry
 from matador.model.topology import WorkQueue
 from matador.testing.compliance.base import ComplianceBase, ability
@@ -250,7 +250,7 @@ class PauseCompliance(ComplianceBase):
         assert not await transport.is_paused(bench.dead_letters())
         await bench.transport.disconnect()
         for call in (transport.pause_queue, transport.resume_queue, transport.is_paused):
-            with pytest.raises(NotConnectedError):
+            with pytest.raises(TransportClosedError):
                 await call(bench.name())
 
     # -- what they share --------------------------------------------------------------------------

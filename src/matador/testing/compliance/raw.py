@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -18,10 +18,10 @@ import msgspec
 
 from matador import Envelope, Hooks, Matador, Schema, event
 from matador.errors import LeaseLostError, MatadorError
-from matador.events.hooks import DecodeFailure, WorkerError
 from matador.model.message import Complete, ConnectionState, Message
 from matador.model.subscriber import Subscriber
 from matador.model.topology import Topology
+from matador.runtime.facts import Attempt
 from matador.testing.wait import wait_for
 from matador.transports.base import Browsing, Measuring, Subscription, Transport
 
@@ -49,7 +49,7 @@ class RawEntries(Protocol):
         ...
 
 
-@event("compliance.neighbour", description="A good message between odd ones.")
+@event("compliance.neighbor", description="A good message between odd ones.")
 class Neighbour(msgspec.Struct, frozen=True):
     """A good message between odd ones."""
 
@@ -61,7 +61,7 @@ class RawReport:
     """What became of the entries; ``problems`` must be empty."""
 
     written: int = 0
-    neighbours: int = 0
+    neighbors: int = 0
     handled: int = 0
     dead_letters: int = 0
     problems: list[str] = field(default_factory=list[str])
@@ -123,7 +123,7 @@ class _Run(Hooks):
         self._tasks: list[asyncio.Task[None]] = []
         can = transport.capabilities
         subscriber: Subscriber[Neighbour] = Subscriber(
-            name="neighbours", description="Count.", callback=self._handle, idempotent="yes"
+            name="neighbors", description="Count.", callback=self._handle, idempotent="yes"
         )
         self.app = Matador(
             transport,
@@ -139,27 +139,24 @@ class _Run(Hooks):
 
     async def _handle(self, envelope: Envelope[Neighbour]) -> None:
         number = envelope.data.number
-        if 0 <= number < self.report.neighbours:
+        if 0 <= number < self.report.neighbors:
             self._neighbours[number] += 1
         else:
             self.report.handled += 1  # an odd entry that is none
 
-    def on_decode_error(self, event: DecodeFailure) -> None:
-        """See ``Hooks``."""
-        self._refused += 1
-
-    def on_worker_error(self, event: WorkerError) -> None:
-        """See ``Hooks``."""
-        self._refused += 1
+    def on_attempted(self, batch: Sequence[Attempt]) -> None:
+        self._refused += sum(one.error is not None for one in batch)
 
     def connection_changed(self, transport: str, state: ConnectionState) -> None:
-        """See ``TransportObserver``."""
         if self._watching and state.status != "connected":
             self._problem(f"{transport} is {state.status}: {state.error}")
 
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
-        """See ``TransportObserver``."""
         self._problem(f"{failed} could not store a message: {error}")
+
+    def dropped(self, queue: str, number: int) -> None:
+        """See ``TransportObserver``."""
+        raise AssertionError("nothing may be dropped here")
 
     @property
     def _progress(self) -> int:
@@ -245,16 +242,16 @@ class _Run(Hooks):
 
     async def _send_neighbours(self) -> None:
         report = self.report
-        first = report.neighbours
-        report.neighbours += _NEIGHBOURS
-        numbers = range(first, report.neighbours)
+        first = report.neighbors
+        report.neighbors += _NEIGHBOURS
+        numbers = range(first, report.neighbors)
         for number in numbers:
             await self.app.send(Neighbour(number))
 
         async def handled() -> bool:
             return all(self._neighbours[number] for number in numbers)
 
-        await self._wait(handled, lambda: "the good neighbours to be handled")
+        await self._wait(handled, lambda: "the good neighbors to be handled")
         often = [number for number in numbers if self._neighbours[number] > 1]
         if often:
             self._problem(f"handled more than once: good messages {often}")

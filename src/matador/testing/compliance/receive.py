@@ -43,8 +43,10 @@ class ReceiveCompliance(ComplianceBase):
 
     async def test_a_first_delivery_says_so(self) -> None:
         bench = await self.open()
-        await bench.send("a")
+        await bench.send(bench.message("a", id="m-1"))
         (delivery,) = await bench.drain(bench.name(), 1)
+        if bench.can.properties:
+            assert delivery.id == "m-1"
         assert delivery.receipt.queue == bench.name()
         assert delivery.receipt.delivery_count == 1
         assert delivery.receipt.redelivered is False

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from matador.errors import NotConnectedError, QueueNotFoundError, UnsupportedError
+from matador.errors import QueueNotFoundError, TransportClosedError, UnsupportedError
 from matador.model.capabilities import PropertyName
 from matador.model.message import (
     Complete,
@@ -207,7 +207,7 @@ class RoutingCompliance(ComplianceBase):
         if (routing := await self._routing(bench)) is None:
             return
         await bench.transport.disconnect()
-        with pytest.raises(NotConnectedError):
+        with pytest.raises(TransportClosedError):
             await routing.publish(bench.topology.exchanges[0].name, [bench.message("a")])
 
     async def test_bindings_of_another_transport_count_at_once(self) -> None:

@@ -9,7 +9,7 @@ from matador.errors import DelaysNotSupportedError, LeaseLostError, QueueNotFoun
 from matador.model.message import Complete, Message, Release, Retry
 from matador.testing.compliance.base import ComplianceBase, ability
 from matador.testing.compliance.bench import Bench, bodies
-from matador.transports.base import Leasing
+from matador.transports.base import Leasing, Twinning
 
 _DELAY = 0.15
 _EARLY = 0.01  # how much sooner a delay may end: clocks are rounded
@@ -101,7 +101,7 @@ class SettleCompliance(ComplianceBase):
         retried_at = time.monotonic()
         retry = Retry(delivery.receipt, bench.message("a", delay=_DELAY))
         (outcome,) = await bench.transport.settle([retry])
-        if not bench.can.delays:
+        if not bench.can.delays and not bench.can.delays_retries:
             assert isinstance(outcome, DelaysNotSupportedError)
             await bench.complete([delivery])
             return
@@ -172,6 +172,22 @@ class SettleCompliance(ComplianceBase):
             leasing, lease = await self._leasing(bench), bench.can.lease
             if leasing is None or lease is None or await self._renews(bench, leasing, lease):
                 return
+        raise AssertionError("the machine is too busy to renew a lease in time")
+
+    async def test_a_twin_renews_leases(self) -> None:
+        for number in range(5):
+            topology = self.topology(namespace=f"-{number}")
+            bench = await self.open(topology=topology, short_lease=True)
+            transport, lease = bench.transport, bench.can.lease
+            twin = transport.twin() if isinstance(transport, Twinning) else None
+            if twin is None or lease is None:
+                return
+            await twin.connect()
+            try:
+                if await self._renews(bench, twin, lease):
+                    return
+            finally:
+                await twin.disconnect()
         raise AssertionError("the machine is too busy to renew a lease in time")
 
     async def _renews(self, bench: Bench, leasing: Leasing, lease: float) -> bool:

@@ -57,24 +57,24 @@ class UnstorableCompliance(ComplianceBase):
     async def test_an_odd_successor_is_stored_or_refused_for_good(self, odd: str) -> None:
         bench = await self.open()
         for settle in (_retry, _dead_letter):
-            delivery, neighbour = await self._two(bench)
+            delivery, neighbor = await self._two(bench)
             message = _message(bench, **_ODD[odd])
-            await self._one_is_odd(bench, settle(delivery, message), neighbour)
+            await self._one_is_odd(bench, settle(delivery, message), neighbor)
 
     @pytest.mark.parametrize("reason", _REASONS)
     async def test_an_odd_reason_is_stored_or_refused_for_good(self, reason: str) -> None:
         bench = await self.open()
         for message in (None, _message(bench)):
-            delivery, neighbour = await self._two(bench)
+            delivery, neighbor = await self._two(bench)
             letter = DeadLetter(delivery.receipt, "undeliverable", _REASONS[reason], message)
-            await self._one_is_odd(bench, letter, neighbour)
+            await self._one_is_odd(bench, letter, neighbor)
 
     @pytest.mark.parametrize("odd", _ODD)
     async def test_an_odd_message_is_sent_or_refused_for_good(self, odd: str) -> None:
         bench = await self.open()
         messages = [bench.message("a"), _message(bench, **_ODD[odd]), bench.message("b")]
         first, outcome, last = await bench.transport.send(messages)
-        assert (first, last) == (None, None), "its neighbours are stored"
+        assert (first, last) == (None, None), "its neighbors are stored"
         assert outcome is None or isinstance(outcome, UnstorableError)
         await bench.drain(bench.name(), 3 if outcome is None else 2)
 
@@ -94,30 +94,30 @@ class UnstorableCompliance(ComplianceBase):
 
     async def test_deleted_dead_letters_are_made_again(self) -> None:
         bench = await self.open()
-        delivery, neighbour = await self._two(bench)
+        delivery, neighbor = await self._two(bench)
         for name in (bench.dead_letters("undeliverable"), bench.dead_letters("unhandled")):
             if not await self.delete_queue(name):
                 assert bench.can.in_process or self.listens_first, "give delete_queue()"
         await bench.settle(
             DeadLetter(delivery.receipt, "undeliverable", "r", _message(bench, body=b"odd")),
-            DeadLetter(neighbour.receipt, "unhandled", "r"),
+            DeadLetter(neighbor.receipt, "unhandled", "r"),
         )
         assert bodies(await bench.drain(bench.dead_letters("undeliverable"), 1)) == ["odd"]
-        assert bodies(await bench.drain(bench.dead_letters("unhandled"), 1)) == ["neighbour"]
+        assert bodies(await bench.drain(bench.dead_letters("unhandled"), 1)) == ["neighbor"]
 
     async def _two(self, bench: Bench) -> tuple[Delivery, Delivery]:
-        """A delivery to be settled oddly, and its neighbour in the batch."""
+        """A delivery to be settled oddly, and its neighbor in the batch."""
         subscription = await bench.subscribe(prefetch=2)
-        await bench.send("odd", "neighbour")
+        await bench.send("odd", "neighbor")
         received = await bench.receive(subscription, 2)
         await subscription.close()
-        odd, neighbour = sorted(received, key=lambda delivery: delivery.body != b"odd")
-        return odd, neighbour
+        odd, neighbor = sorted(received, key=lambda delivery: delivery.body != b"odd")
+        return odd, neighbor
 
-    async def _one_is_odd(self, bench: Bench, odd: Settlement, neighbour: Delivery) -> None:
-        settlements = [Complete(neighbour.receipt), odd]
+    async def _one_is_odd(self, bench: Bench, odd: Settlement, neighbor: Delivery) -> None:
+        settlements = [Complete(neighbor.receipt), odd]
         done, outcome = await bench.transport.settle(settlements)
-        assert done is None, "its neighbour is settled"
+        assert done is None, "its neighbor is settled"
         if outcome is None:
             where = bench.name() if isinstance(odd, Retry) else bench.dead_letters()
             assert bodies(await bench.drain(where, 1)) == ["odd"]
