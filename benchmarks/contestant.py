@@ -22,8 +22,6 @@ PARTITIONS = 8  # of a topic, as its peers have them
 
 
 class Ours:
-    """See ``harness.AsyncPeer``."""
-
     def __init__(self, url: str, kind: str) -> None:
         self._url = url
         if url.startswith("kafka"):

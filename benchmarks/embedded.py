@@ -191,11 +191,11 @@ def codec(rounds: int = 100_000) -> Contest:
     write, read = msgspec.json.Encoder().encode, msgspec.json.Decoder(TypedEnvelope).decode
 
     def ours(codec: JsonCodec) -> Callable[[], None]:
-        stencil = codec.prepare(docket)
+        stencil = codec.prepare(msgspec.structs.replace(docket, correlation_id=None))
 
         def round_trip() -> None:
             raw = codec.encode_payload(event, payload)
-            encoded = stencil(bare.id, raw, docket.created_at)
+            encoded = stencil(bare.id, raw, docket.created_at, None, docket.correlation_id, {})
             decoded = codec.decode(encoded.body, encoded.headers, clock)
             codec.decode_payload(event, decoded.data)
 

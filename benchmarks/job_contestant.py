@@ -20,8 +20,6 @@ BULK = 500
 
 
 class OurJobs:
-    """See ``harness.AsyncPeer``."""
-
     def __init__(self, url: str, concurrency: int) -> None:
         self._url = url
         self._concurrency = concurrency
@@ -69,8 +67,8 @@ class OurJobs:
     async def close(self) -> None:
         """End them."""
         if self._worker is not None:
-            await self._worker.close()
-        await self._queue.close()
+            await self._worker.shutdown()
+        await self._queue.shutdown()
 
     async def left(self) -> int:
         """Jobs that are not finished."""

@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 
 from matador.spark.runtime.arrow import Table, pa
 from matador.spark.tables.append import Appender
-from matador.spark.tables.delta import NEW
 from matador.spark.tables.keys import keys_of_rows
 from matador.spark.tables.layout import TABLES, Layout
 from matador.spark.tables.parquet_writer import FileWriter, Part
@@ -31,7 +30,7 @@ def fill(spark: SparkSession, folder: Path, rows: int) -> None:
         while left > 0:
             more = _under_new_ids(present, min(left, _FILE_ROWS), dice)
             left -= more.num_rows
-            writer = FileWriter(table.storage, TABLES[name], day, NEW)
+            writer = FileWriter(table.storage, TABLES[name], day)
             writer.write(more)
             keys = keys_of_rows(name, more)
             added = appender.append([Part(name, writer.close(), keys.tobytes())])

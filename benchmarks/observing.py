@@ -38,7 +38,7 @@ from benchmarks.embedded import in_a_fresh_folder
 from benchmarks.rounds import Bar, Contest, hold, table
 from matador import Hooks
 from matador.model.subscriber import Subscriber
-from matador.observe import PrometheusMetrics, Tracing
+from matador.observe import Metrics, Tracing
 
 CALLERS = 64
 NAMESPACE = f"observing-{uuid4().hex[:8]}"
@@ -79,7 +79,7 @@ def observing(
     number = messages // CALLERS * CALLERS  # what the callers send in all
 
     def metrics() -> list[Hooks]:
-        return [PrometheusMetrics()]
+        return [Metrics()]
 
     async def run(
         folder: Path, hooks: Callable[[], list[Hooks]], flush: Callable[[], object] = bool

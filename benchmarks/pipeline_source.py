@@ -32,7 +32,6 @@ from matador.codec.as_json import as_json
 from matador.spark import Lake, spark_session
 from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
 from matador.spark.tables.decode import EVENT
-from matador.spark.tables.delta import NEW
 from matador.spark.tables.layout import EVENTS
 from matador.spark.tables.parquet_writer import FileWriter
 
@@ -132,7 +131,7 @@ class _Replaying:
         self._folder, self._rows = folder, rows
         self._lake = Lake(folder / "lake", spark=spark)
         table = self._lake.layout.table("events").open()
-        writer = FileWriter(table.storage, EVENTS, "2026-11-17", NEW)
+        writer = FileWriter(table.storage, EVENTS, "2026-11-17")
         writer.write(_events(rows))
         table.commit([writer.close()])
         self.from_executors()  # Java compiles what it runs often; that is not what is measured

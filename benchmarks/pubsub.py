@@ -128,7 +128,7 @@ class PubSub:
 
     async def close(self) -> None:
         """Stop, and delete the queues."""
-        await self.publisher.close()
+        await self.publisher.shutdown()
         await delete(self.transport, self.subscriber.queue, f"{self.subscriber.queue}.dlq")
 
 

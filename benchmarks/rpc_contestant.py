@@ -15,15 +15,11 @@ QUEUE = "bench.rpc.matador"
 
 
 class Ours:
-    """See ``rpc_harness.RpcPeer``."""
-
     def __init__(self, url: str) -> None:
         self._server = RpcServer(url, queue=QUEUE, concurrency=100)
         self._client = RpcClient(url, queue=QUEUE)
 
     async def serve(self) -> None:
-        """See ``RpcPeer``."""
-
         @self._server.handler("ADD")
         async def add(data: dict[str, Any]) -> int:
             return int(data["amount"]) + 1
@@ -31,17 +27,14 @@ class Ours:
         await self._server.start()
 
     async def connect(self) -> None:
-        """See ``RpcPeer``."""
         await self._client.start()
 
     async def call(self, payload: dict[str, Any]) -> Any:
-        """See ``RpcPeer``."""
         return await self._client.call("ADD", payload)
 
     async def close(self) -> None:
-        """See ``RpcPeer``."""
-        await self._client.close()
-        await self._server.stop()
+        await self._client.shutdown()
+        await self._server.shutdown()
 
 
 if __name__ == "__main__":

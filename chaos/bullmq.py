@@ -31,9 +31,6 @@ _read = msgspec.json.Decoder(_Data).decode
 
 
 class BullMQProfile(RedisServerProfile):
-    """See ``RedisServerProfile``, ``LosesQueues``, ``SpoilsQueues``, ``RefusesDeadLetters`` and
-    ``KeepsJobs``."""
-
     scheme = "bullmq"
     drains = False  # scripts that take jobs write, too, and Redis refuses them
 
@@ -52,7 +49,6 @@ class BullMQProfile(RedisServerProfile):
         return [_stored(queue, id_, job) for id_, job in self._jobs(queue, ids)]
 
     def depth(self, queue: str) -> int:
-        """See ``Profile``."""
         if queue.endswith(tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)):
             return len(self.stored(queue))
         with self._client.pipeline() as together:  # all at the same moment
@@ -63,7 +59,6 @@ class BullMQProfile(RedisServerProfile):
             return sum(together.execute())
 
     def drop_queue(self, queue: str) -> None:
-        """See ``LosesQueues``."""
         self._client.delete(*self._client.keys(_key(queue, "*")))
 
     def spoil_queue(self, queue: str) -> None:
@@ -71,7 +66,6 @@ class BullMQProfile(RedisServerProfile):
         self._spoil(_key(queue, "wait"))
 
     def mend_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``."""
         self._mend(_key(queue, "wait"))
 
     def refuse_dead_letters(self) -> None:
@@ -80,11 +74,9 @@ class BullMQProfile(RedisServerProfile):
             self._spoil(key.decode().removesuffix("meta") + "failed")
 
     def job_queue(self, name: str) -> str:
-        """See ``KeepsJobs``."""
         return name
 
     def completed_jobs(self, queue: str) -> set[str]:
-        """See ``KeepsJobs``."""
         return {id_.decode() for id_ in self._members(queue, "completed")}
 
     def _members(self, queue: str, place: str) -> list[bytes]:

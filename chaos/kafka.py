@@ -22,7 +22,6 @@ from confluent_kafka.cimpl import NewTopic
 
 from chaos.application import NAMESPACE
 from chaos.checker import Stored
-from chaos.kafka_shares import ShareRest, share_rests
 from chaos.processes import ROOT
 from chaos.profiles import SEND_TIMEOUT, Unplayable, target_of
 from chaos.proxy import Proxy
@@ -33,7 +32,7 @@ from matador.model.topology import DEAD_LETTER_KINDS
 _PATIENCE = 30.0
 _ANSWER = 5.0
 _LOOK = 0.05
-# Sessions and locks as short as the leases of the scenarios, and rights that can be taken away.
+# Sessions as short as the leases of the scenarios, and rights that can be taken away.
 _ENVIRONMENT = (
     ("MATADOR_KAFKA_PROXIED", "1"),
     ("MATADOR_KAFKA_MEMORY", "384m"),
@@ -41,7 +40,6 @@ _ENVIRONMENT = (
         "MATADOR_KAFKA_SETTINGS",
         """
 group.min.session.timeout.ms=1000
-group.share.min.record.lock.duration.ms=1000
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 allow.everyone.if.no.acl.found=true
 """,
@@ -96,11 +94,9 @@ def _server(library: str) -> Server:
 
 
 class KafkaProfile:
-    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``RereadsQueues``, ``SpoilsQueues``,
-    ``RefusesDeadLetters``, ``ReadsAhead`` and ``HasShareGroups``."""
-
     durable = True
     leases = True
+    ordered = True
     atomic = False
     rereads_queues = True
     buffers = 8 << 20  # a fetch is under way while the one before is read, of delays as well
@@ -112,7 +108,6 @@ class KafkaProfile:
             raise Unplayable("there is no Kafka: script/brokers up kafka downloads it")
         self._library = library
         self._server = _server(library)
-        self._shares = False
         self._proxy: Proxy | None = None
         self._up = True
         self._group = f"chaos-{time.time_ns():x}"
@@ -125,39 +120,24 @@ class KafkaProfile:
         self._admin: Any = admin.AdminClient(self._settings)
         self._remove([one for one in self._topics() if one.startswith(f"{NAMESPACE}.")])
 
-    @property
-    def ordered(self) -> bool:
-        """See ``Profile``."""
-        return not self._shares
-
-    def use_share_groups(self) -> None:
-        """See ``HasShareGroups``. What is left is asked of Kafka's own command then."""
-        self._shares = True
-
     def url(self, lease: float) -> str:
-        """See ``Profile``."""
         port = self._server.port if self._proxy is None else self._proxy.port
         timeout = SEND_TIMEOUT if self._proxy is None else min(SEND_TIMEOUT, max(2.0, lease))
-        shares = f"&groups=share&lock={max(1.0, lease):g}" if self._shares else ""
         return (
             f"kafka://127.0.0.1:{port}?group={self._group}"
-            f"&session={max(1.0, lease):g}&timeout={timeout:g}{shares}"
+            f"&session={max(1.0, lease):g}&timeout={timeout:g}"
         )
 
     def stored(self, queue: str) -> Sequence[Stored]:
-        """See ``Profile``."""
         return [_stored(queue, one) for topic in _both(queue) for one in self._read(queue, topic)]
 
     def depth(self, queue: str) -> int:
-        """See ``Profile``."""
         return sum(self._depth(queue, topic) for topic in _both(queue))
 
     def damage(self) -> str | None:
-        """See ``Profile``."""
         return None
 
     def close(self) -> None:
-        """See ``Profile``."""
         if self._proxy is not None:
             self._proxy.close()
         if not self._up:
@@ -167,25 +147,21 @@ class KafkaProfile:
         self._allow()
 
     def stop(self, *, kill: bool = False) -> None:
-        """See ``Restarts``."""
         self._up = False
         self._server.stop(kill=kill)
 
     def start(self) -> None:
-        """See ``Restarts``."""
         self._server.start()
         self._up = True
 
     @property
     def proxy(self) -> Proxy:
-        """See ``BehindProxy``."""
         if self._proxy is None:
             port = self._server.port
             self._proxy = Proxy(port + _PROXIED, port + _ADVERTISED)
         return self._proxy
 
     def drop_queue(self, queue: str) -> None:
-        """See ``LosesQueues``."""
         self._remove([queue])
 
     def spoil_queue(self, queue: str) -> None:
@@ -193,7 +169,6 @@ class KafkaProfile:
         self._forbid([queue])
 
     def mend_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``."""
         self._allow()
 
     def refuse_dead_letters(self) -> None:
@@ -201,36 +176,12 @@ class KafkaProfile:
         self._forbid(self._dead_letters())
 
     def accept_dead_letters(self) -> None:
-        """See ``RefusesDeadLetters``."""
         self._allow()
 
     # -- looking -----------------------------------------------------------------------------------
 
     def _depth(self, queue: str, topic: str) -> int:
-        if self._is_shared(topic):
-            return sum(rest.count for rest in self._shared(queue, topic).values())
         return sum(rest.count for rest in self._rest(queue, topic).values())
-
-    def _is_shared(self, topic: str) -> bool:
-        return self._shares and len(_both(topic)) > 1 and not topic.endswith(_DELAYED)
-
-    def _shared(self, queue: str, topic: str) -> dict[int, ShareRest]:
-        """What is left for the share group: of partitions that it does not know yet, all."""
-        servers, group = self._settings["bootstrap.servers"], f"{self._group}.{queue}.share"
-        known = _until_it_answers(lambda: share_rests(self._library, servers, group, topic))
-        whole = self._whole(topic)
-        return {number: known.get(number, rest) for number, rest in whole.items()}
-
-    def _whole(self, topic: str) -> dict[int, ShareRest]:
-        def ask() -> dict[int, ShareRest]:
-            places = self._places(topic)
-            if not places:
-                return {}
-            first = self._offsets(places, _api.OffsetSpec.earliest())
-            end = self._offsets(places, _api.OffsetSpec.latest())
-            return {number: ShareRest(first[number], end[number] - first[number]) for number in end}
-
-        return _until_it_answers(ask)
 
     def _read(self, queue: str, topic: str) -> Iterator[Any]:
         """The records of a topic that are not finished."""
@@ -257,17 +208,7 @@ class KafkaProfile:
             consumer.close()
 
     def _rest(self, queue: str, topic: str) -> dict[int, _Rest]:
-        """What is left of each partition; nothing if the topic is not there.
-
-        A share group does not say which of those behind its start are left.
-        """
-        if self._is_shared(topic):
-            left = {number: one for number, one in self._shared(queue, topic).items() if one.count}
-            whole = self._whole(topic) if left else {}
-            return {
-                number: _Rest(one.start, whole[number].start + whole[number].count, frozenset())
-                for number, one in left.items()
-            }
+        """What is left of each partition; nothing if the topic is not there."""
         return _until_it_answers(lambda: self._rest_now(queue, topic))
 
     def _places(self, topic: str) -> list[TopicPartition]:

@@ -193,15 +193,6 @@ class RefusesDeadLetters(Protocol):
 
 
 @runtime_checkable
-class HasShareGroups(Protocol):
-    """The broker can also share out a queue message by message, without order."""
-
-    def use_share_groups(self) -> None:
-        """From now on ``url`` asks for it. Before anything was stored."""
-        ...
-
-
-@runtime_checkable
 class KeepsJobs(Protocol):
     """The broker is a provider of jobs. Failed ones are dead letters of their queue."""
 

@@ -69,7 +69,7 @@ class Proxy:
         self._passing.set()
         self._listener: asyncio.Server | None = None
         self._links: set[_Link] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
         self.port = port
@@ -83,7 +83,6 @@ class Proxy:
 
     @property
     def traffic(self) -> Traffic:
-        """See ``Traffic``."""
         return Traffic(
             len(self.accepted), len(self._links), self._ways["up"].bytes, self._ways["down"].bytes
         )
@@ -150,9 +149,13 @@ class Proxy:
             self.port = self._listener.sockets[0].getsockname()[1]
 
     async def _deafen(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            for one in listener.sockets:
+                self._loop.remove_reader(one.fileno())
+            for _ in range(3):  # asyncio leaves a connection open that it accepts during the close
+                await asyncio.sleep(0)
+            listener.close()
 
     async def _half_close(self, direction: Direction) -> None:
         for link in self._links:
@@ -174,17 +177,23 @@ class Proxy:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _ in range(3):  # for the connections that were cut to end
+            await asyncio.sleep(0)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted.append(time.monotonic())
+        opening = self._spawn(
+            asyncio.open_connection(_HOST, self._server_port, limit=_CHUNK)  # ends with the proxy
+        )
         try:
-            from_server, to_server = await asyncio.open_connection(
-                _HOST, self._server_port, limit=_CHUNK
-            )
-        except OSError:
+            from_server, to_server = await opening
+        except (OSError, asyncio.CancelledError):
             _cut(writer)
             return
         link = _Link(writer, to_server)
+        if self._listener is None:  # it came just before the others were refused
+            link.cut()
+            return
         self._links.add(link)
         pumps = [
             self._spawn(self._pump(link, reader, to_server, self._ways["up"])),
@@ -194,7 +203,7 @@ class Proxy:
         link.close()
         self._links.discard(link)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -97,9 +97,6 @@ def _server() -> tuple[Server, Probe]:
 
 
 class RabbitMQProfile:
-    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``BlocksPublishers``, ``LosesQueues``,
-    ``SpoilsQueues``, ``RefusesDeadLetters`` and ``KeepsJobs``."""
-
     durable = True
     leases = False
     ordered = False
@@ -118,7 +115,6 @@ class RabbitMQProfile:
         self._ask("add-vhost", self._vhost)
 
     def url(self, lease: float) -> str:
-        """See ``Profile``."""
         port = self._server.port if self._proxy is None else self._proxy.port
         return (
             f"amqp://guest:guest@127.0.0.1:{port}/{self._vhost}"
@@ -157,12 +153,10 @@ class RabbitMQProfile:
         return int(self._ask("depth", self._vhost, queue) or 0)
 
     def damage(self) -> str | None:
-        """See ``Profile``."""
         down = int(self._ask("down", self._vhost) or 0)
         return f"{down} queues are down" if down else None
 
     def close(self) -> None:
-        """See ``Profile``."""
         if self._proxy is not None:
             self._proxy.close()
         if not self._up:
@@ -178,14 +172,12 @@ class RabbitMQProfile:
         self._server.stop(kill=kill)
 
     def start(self) -> None:
-        """See ``Restarts``."""
         self._server.start()
         self._ask("ping")
         self._up = True
 
     @property
     def proxy(self) -> Proxy:
-        """See ``BehindProxy``."""
         if self._proxy is None:
             self._proxy = Proxy(self._server.port)
         return self._proxy
@@ -196,12 +188,10 @@ class RabbitMQProfile:
         self._ask("watermark", "0.0000001")
 
     def unblock(self) -> None:
-        """See ``BlocksPublishers``."""
         self._ask("watermark", "0.4")
         self._blocked = False
 
     def drop_queue(self, queue: str) -> None:
-        """See ``LosesQueues``."""
         with self._channel() as channel:
             channel.queue_delete(queue)
 
@@ -221,11 +211,9 @@ class RabbitMQProfile:
         self._ask("refuse", self._vhost, f"\\.({'|'.join(DEAD_LETTER_KINDS)})$")
 
     def accept_dead_letters(self) -> None:
-        """See ``RefusesDeadLetters``."""
         self._ask("accept", self._vhost)
 
     def job_queue(self, name: str) -> str:
-        """See ``KeepsJobs``."""
         return f"jobs.{name}"
 
     def completed_jobs(self, queue: str) -> None:

@@ -17,13 +17,10 @@ _PLACE = 16  # characters in front of a delayed message
 
 
 class RedisProfile(RedisServerProfile):
-    """See ``RedisServerProfile``, ``LosesQueues``, ``SpoilsQueues`` and ``RefusesDeadLetters``."""
-
     scheme = "redis"
     drains = True
 
     def stored(self, queue: str) -> Sequence[Stored]:
-        """See ``Profile``."""
         base = _base(queue)
         found: list[Stored] = []
         for lane in _LANES:
@@ -38,7 +35,6 @@ class RedisProfile(RedisServerProfile):
         return found
 
     def depth(self, queue: str) -> int:
-        """See ``Profile``."""
         base = _base(queue)
         with self._client.pipeline() as together:  # all at the same moment
             together.zcard(f"{base}:delayed")
@@ -47,7 +43,6 @@ class RedisProfile(RedisServerProfile):
             return sum(together.execute())
 
     def drop_queue(self, queue: str) -> None:
-        """See ``LosesQueues``."""
         base = _base(queue)
         names = ["", ":delayed", ":uncounted", ":bell", *(f":{lane}" for lane in _LANES)]
         self._client.delete(*(f"{base}{name}" for name in names))
@@ -57,7 +52,6 @@ class RedisProfile(RedisServerProfile):
         self._spoil(f"{_base(queue)}:0")
 
     def mend_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``."""
         self._mend(f"{_base(queue)}:0")
 
     def refuse_dead_letters(self) -> None:

@@ -45,7 +45,6 @@ class RedisServerProfile:
         self._client.flushall()
 
     def url(self, lease: float) -> str:
-        """See ``Profile``."""
         port = self._server.port if self._proxy is None else self._proxy.port
         heartbeat = max(1.0, min(5.0, lease / 2))
         return (
@@ -54,13 +53,11 @@ class RedisServerProfile:
         )
 
     def damage(self) -> str | None:
-        """See ``Profile``."""
         state: Any = self._client.info("persistence")
         status = state["aof_last_write_status"]
         return None if status == "ok" else f"the append-only file: {status}"
 
     def close(self) -> None:
-        """See ``Profile``."""
         if self._proxy is not None:
             self._proxy.close()
         if not self._up:
@@ -69,12 +66,10 @@ class RedisServerProfile:
         self._client.close()
 
     def stop(self, *, kill: bool = False) -> None:
-        """See ``Restarts``."""
         self._up = False
         self._server.stop(kill=kill)
 
     def start(self) -> None:
-        """See ``Restarts``."""
         self._server.start()
         self._client.connection_pool.disconnect()
         deadline = time.monotonic() + _PATIENCE
@@ -91,7 +86,6 @@ class RedisServerProfile:
 
     @property
     def proxy(self) -> Proxy:
-        """See ``BehindProxy``."""
         if self._proxy is None:
             self._proxy = Proxy(self._server.port)
         return self._proxy
@@ -101,7 +95,6 @@ class RedisServerProfile:
         self._client.config_set("maxmemory", 1)
 
     def unblock(self) -> None:
-        """See ``BlocksPublishers``."""
         self._client.config_set("maxmemory", 0)
 
     def _spoil(self, key: str) -> None:
@@ -118,6 +111,5 @@ class RedisServerProfile:
         self._spoiled.remove(key)
 
     def accept_dead_letters(self) -> None:
-        """See ``RefusesDeadLetters``."""
         for key in list(self._spoiled):
             self._mend(key)

@@ -18,9 +18,6 @@ _FINISHED = 3  # the state of a message that is kept for its retention only
 
 
 class SqliteProfile:
-    """See ``Profile``, ``FillsUp``, ``LosesQueues``, ``SpoilsQueues``, ``RefusesDeadLetters`` and
-    ``KeepsJobs``."""
-
     durable = True
     leases = True
     ordered = True
@@ -33,11 +30,9 @@ class SqliteProfile:
         self._mounted = False
 
     def url(self, lease: float) -> str:
-        """See ``Profile``."""
         return f"sqlite:///{self._file}?lease={lease:g}"
 
     def stored(self, queue: str) -> Sequence[Stored]:
-        """See ``Profile``."""
         if not self._file.exists():
             return []
         with self._connected() as connection:
@@ -52,7 +47,6 @@ class SqliteProfile:
         ]
 
     def depth(self, queue: str) -> int:
-        """See ``Profile``."""
         if not self._file.exists():
             return 0
         with self._connected() as connection:
@@ -64,13 +58,11 @@ class SqliteProfile:
         return count
 
     def damage(self) -> str | None:
-        """See ``Profile``."""
         with self._connected() as connection:
             found = [text for (text,) in connection.execute("PRAGMA integrity_check")]
         return None if found == ["ok"] else "; ".join(found)
 
     def close(self) -> None:
-        """See ``Profile``."""
         if self._mounted:
             subprocess.run(["umount", str(self._disk)], check=True)
             self._mounted = False
@@ -84,12 +76,10 @@ class SqliteProfile:
         self._mounted = True
 
     def make_room(self, size: int) -> None:
-        """See ``FillsUp``."""
         command = ["mount", "-o", f"remount,size={size}", str(self._disk)]
         subprocess.run(command, check=True)
 
     def drop_queue(self, queue: str) -> None:
-        """See ``LosesQueues``."""
         with self._connected() as connection:
             connection.execute("DELETE FROM queues WHERE name = ?", (queue,))
 
@@ -103,7 +93,6 @@ class SqliteProfile:
             )
 
     def mend_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``."""
         with self._connected() as connection:
             connection.execute("DROP TRIGGER refuse_messages")
 
@@ -117,16 +106,13 @@ class SqliteProfile:
             )
 
     def accept_dead_letters(self) -> None:
-        """See ``RefusesDeadLetters``."""
         with self._connected() as connection:
             connection.execute("DROP TRIGGER refuse_dead_letters")
 
     def job_queue(self, name: str) -> str:
-        """See ``KeepsJobs``."""
         return name
 
     def completed_jobs(self, queue: str) -> set[str]:
-        """See ``KeepsJobs``."""
         with self._connected() as connection:
             rows = connection.execute(
                 "SELECT messages.id FROM messages JOIN queues ON queues.id = messages.queue "

@@ -28,8 +28,6 @@ _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
 
 
 class SqsProfile:
-    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``LosesQueues`` and ``KeepsJobs``."""
-
     durable = True
     leases = True
     ordered = False
@@ -58,7 +56,6 @@ class SqsProfile:
             self._client.delete_queue(QueueUrl=url)
 
     def url(self, lease: float) -> str:
-        """See ``Profile``."""
         port = self._server.port if self._proxy is None else self._proxy.port
         timeout = min(SEND_TIMEOUT, max(2.0, lease))
         return (
@@ -88,7 +85,6 @@ class SqsProfile:
         return [_stored(queue, one) for one in found]
 
     def depth(self, queue: str) -> int:
-        """See ``Profile``."""
         url = self._find(queue)
         if url is None:
             return 0
@@ -98,11 +94,9 @@ class SqsProfile:
         return sum(int(numbers[f"{name}{state}"]) for state in ("", "Delayed", "NotVisible"))
 
     def damage(self) -> str | None:
-        """See ``Profile``."""
         return None
 
     def close(self) -> None:
-        """See ``Profile``."""
         if self._proxy is not None:
             self._proxy.close()
         if not self._up:
@@ -110,30 +104,25 @@ class SqsProfile:
         self._client.close()
 
     def stop(self, *, kill: bool = False) -> None:
-        """See ``Restarts``."""
         self._up = False
         self._server.stop(kill=kill)
 
     def start(self) -> None:
-        """See ``Restarts``."""
         self._server.start()
         self._up = True
 
     @property
     def proxy(self) -> Proxy:
-        """See ``BehindProxy``."""
         if self._proxy is None:
             self._proxy = Proxy(self._server.port)
         return self._proxy
 
     def drop_queue(self, queue: str) -> None:
-        """See ``LosesQueues``."""
         url = self._find(queue)
         if url is not None:
             self._client.delete_queue(QueueUrl=url)
 
     def job_queue(self, name: str) -> str:
-        """See ``KeepsJobs``."""
         return name
 
     def completed_jobs(self, queue: str) -> None:

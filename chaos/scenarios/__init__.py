@@ -13,7 +13,6 @@ from chaos.scenarios import (
     order,
     payloads,
     server,
-    share,
     shutdown,
     storage,
 )
@@ -32,6 +31,5 @@ for module in (
     fan_out,
     dead_letters,
     order,
-    share,
 ):
     module.add_to(CATALOGUE)

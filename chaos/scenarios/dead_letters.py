@@ -30,7 +30,7 @@ def add_to(catalogue: Catalogue) -> None:
 
 def redrive_killed(arena: Arena) -> str:
     """Everything fails; then it is mended, and the redrive is killed on its way, twice."""
-    broken, count = arena.gate("broken"), arena.many(600)
+    broken, count = arena.gate("broken"), arena.many(2400)
     broken.touch()
     app = arena.app(lease=LEASE, max_attempts=1, handlers=(Handler(broken=str(broken)),))
     arena.publish(app, count, together=100)
@@ -40,7 +40,7 @@ def redrive_killed(arena: Arena) -> str:
     broken.unlink()
     kills = 0
     for _ in range(2):
-        enough = arena.random.randint(1, dead() // 2)
+        enough = arena.random.randint(1, dead() // 4)  # a redrive is fast
         before = dead()
         redrive = arena.command(app, "dead-letters", "redrive", APPLICATION, "--all", "--yes")
         arena.wait(
