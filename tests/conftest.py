@@ -54,13 +54,13 @@ SLOW = (
     "tests/transports/sqlite/test_processes.py",
 )
 BROKER = (
+    "tests/cli/test_broker_commands.py",
     "tests/cli/test_jobs.py",
     "tests/cli/test_jobs_rabbitmq.py",
-    "tests/cli/test_kafka_commands.py",
     "tests/cli/test_rabbitmq_commands.py",
-    "tests/cli/test_sqs_commands.py",
     "tests/docs/test_broker_snippets.py",
     "tests/docs/test_jobs.py",
+    "tests/transports/rabbitmq/test_full_queues.py",
     "tests/transports/rabbitmq/test_management.py",
     "tests/transports/rabbitmq/test_own_server.py",
 )
@@ -69,7 +69,7 @@ BROKER = (
 # The others are left to `script/test kafka`.
 KAFKA_EACH_TIME = (
     "tests/channels/test_service.py::TestToOneConsumer::test_a_message_reaches_one",
-    "tests/cli/test_kafka_commands.py",
+    "tests/cli/test_broker_commands.py",
     "tests/compliance/test_kafka.py::TestKafka::",
     "tests/dashboard/test_transports.py",
     "tests/pubsub/test_delivery.py::test_every_queue_gets_every_message",
@@ -78,17 +78,24 @@ KAFKA_EACH_TIME = (
     "tests/spark/test_kafka_ingest.py::test_spark_reads_the_topics_in_its_executors",
     "tests/spark/test_source_kafka.py::test_a_batch_has_what_is_there",
     "tests/transports/kafka/test_order.py::test_order_holds_with_retries_and_rebalances",
-    "tests/transports/kafka/test_share_groups.py::test_more_workers_than_partitions",
     "tests/transports/kafka/test_transactions.py",
+    "tests/ways/test_retries.py::test_attempts_used_up_are_a_dead_letter",
 )
 
 
-# Files whose tests share what takes long to start, and so run in one process.
-TOGETHER = (
-    "tests/spark/test_cluster.py",
-    "tests/spark/test_connect.py",
-    "tests/transports/rabbitmq/test_management.py",
-)
+# Files whose tests share what takes long to start, and so run in one process; those with a name
+# share it with each other, too.
+TOGETHER = {
+    "tests/compliance/test_kafka.py": "",
+    "tests/compliance/test_sqs.py": "",
+    "tests/jobs/test_sqs_provider.py": "",
+    "tests/spark/test_cluster.py": "",
+    "tests/spark/test_connect.py": "",
+    "tests/transports/kafka/test_credentials.py": "",
+    "tests/transports/rabbitmq/test_full_queues.py": "a RabbitMQ of its own",
+    "tests/transports/rabbitmq/test_management.py": "a RabbitMQ of its own",
+    "tests/transports/rabbitmq/test_own_server.py": "a RabbitMQ of its own",
+}
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -98,7 +105,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return file if file in TOGETHER else nodeid
+            return (TOGETHER[file] or file) if file in TOGETHER else nodeid
 
     return Scheduling(config, log)
 
@@ -120,8 +127,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _levels() -> Iterator[None]:
     """Commands that run in this process set levels of loggers: not for the tests that follow."""
     yield
-    for name in ("matador.lake", "asyncio", "pika", "aiobotocore", "py4j"):
+    for name in ("matador.lake", "asyncio", "aiobotocore", "py4j"):
         logging.getLogger(name).setLevel(logging.NOTSET)
+    logging.getLogger("pika").setLevel(logging.CRITICAL)  # as the transport does when imported
 
 
 @pytest.hookimpl(wrapper=True)

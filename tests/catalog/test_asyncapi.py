@@ -66,6 +66,23 @@ def test_every_kind_of_payload_is_described(kind: EventType, wire: Wire) -> None
     assert ("headers" in written) == (wire == "headers")
 
 
+@pytest.mark.parametrize("wire", ["envelope", "headers"])
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda one: one.key)
+def test_every_kind_of_metadata_is_described(kind: EventType, wire: Wire) -> None:
+    message = MessageType(
+        "event", "a", "Something happened.", object, wire=wire, metadata=kind.payload
+    )
+    document, unknown = asyncapi(catalogue(message))
+    assert unknown == []
+    assert problems(document) == []
+    fields = document["components"]["messages"]["a"]["payload"]["properties"]
+    if wire == "envelope":
+        docket, fields = fields["docket"]["allOf"][0], fields["docket"]["allOf"][1]["properties"]
+        assert docket["$ref"].endswith("/matador.Docket")
+    name = fields["metadata"]["$ref"].rpartition("/")[2]
+    assert "placed_at" in document["components"]["schemas"][name]["properties"]
+
+
 @pytest.mark.parametrize("kind", ["job", "command", "message"])
 def test_replies_and_messages_of_other_kinds(kind: Kind) -> None:
     message = MessageType(kind, "maths/ADD", "Add.", dict[str, int])

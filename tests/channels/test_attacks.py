@@ -15,10 +15,12 @@ from tests.channels.test_service import Log, Order, dead_letters
 
 from matador.channels import (
     ConfigurationError,
-    Deduplicator,
+    Deduplication,
     MessageContext,
     QueueService,
+    QueueSettings,
     RetrySettings,
+    Settings,
     channel,
     consume,
 )
@@ -42,7 +44,7 @@ async def test_the_same_id_in_two_queues_is_no_duplicate(bench: Bench) -> None:
         async def paid(self, order: Order) -> None:
             got.append("paid")
 
-    service = QueueService(bench.settings(), channels=[Orders], deduplicator=Deduplicator())
+    service = QueueService(bench.settings(), channels=[Orders], deduplication=Deduplication())
     async with service:
         await service.send(bench.name(), "created", Order("1"), message_id="order-1")
         await service.send(bench.name(), "paid", Order("1"), message_id="order-1")
@@ -55,7 +57,7 @@ async def test_a_queue_that_somebody_deleted_is_made_again(bench: Bench) -> None
     queue = f"{bench.name()}.created"
     async with bench.service() as service, bench.service() as other:
         await service.send(bench.name(), "created", Order("1"))
-        transport = other._connection.transport
+        transport = other._broker.transport
         assert isinstance(transport, Routing)
         await transport.delete_queue(queue)
         await service.send(bench.name(), "created", Order("2"))
@@ -86,7 +88,7 @@ async def test_dead_letters_that_somebody_deleted_are_made_again(
     log, queue = Log(bench.name(), fail), f"{bench.name()}.created"
     once = RetrySettings(enabled=False)
     async with bench.service(log.channel, retry=once) as service, bench.service() as other:
-        transport = other._connection.transport
+        transport = other._broker.transport
         assert isinstance(transport, Routing)
         assert isinstance(transport, Measuring)
         for _ in range(2):
@@ -106,7 +108,9 @@ async def test_dead_letters_that_somebody_deleted_are_made_again(
         await wait_for(lambda: log.ids.count("good") == 2)
 
 
-async def test_a_published_message_that_fails_leaves_nothing_behind(bench: Bench) -> None:
+async def test_a_published_message_that_fails_is_kept_after_its_service(bench: Bench) -> None:
+    """It is kept with what was sent to the consumer, malformed ones included."""
+
     def fail(order: Order, ctx: MessageContext) -> None:
         if order.id == "bad":
             raise ValueError("never")
@@ -118,18 +122,27 @@ async def test_a_published_message_that_fails_leaves_nothing_behind(bench: Bench
         await wait_for(lambda: service.metrics().messages_failed == 3)
         await service.publish(bench.name(), "created", Order("good"))
         await wait_for(lambda: "good" in log.ids)
-        assert service.metrics().messages_dead_lettered == 0, "it was deleted"
+        odd = Message("odd", "", b"{", properties=Properties(routing_key="created"))
+        transport = service._broker.transport
+        assert isinstance(transport, Routing)
+        assert await transport.publish(bench.name(), [odd]) == [1]
+        await wait_for(lambda: service.metrics().messages_dead_lettered == 2)
         with pytest.raises(Exception, match="no queue"):
-            await service._connection.transport.subscribe(f"{queue}.dlq", prefetch=1)
+            await transport.subscribe(f"{queue}.dlq", prefetch=1)
+    consumer = f"{bench.name()}.created"
+    async with bench.service() as service:
+        letters = await dead_letters(service, consumer, 2)
+    assert sorted(one.body for one in letters) == [b"{", b'{"id":"bad","amount":0}']
+    assert {one.headers["x-matador-original-queue"] for one in letters} == {consumer}
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("prefetch", 0),
-        ("prefetch", -1),
-        ("prefetch", "3"),
-        ("prefetch", True),
+        ("concurrency", 0),
+        ("concurrency", -1),
+        ("concurrency", "3"),
+        ("concurrency", True),
         ("timeout", 0),
         ("timeout", -1.0),
         ("timeout", "5"),
@@ -147,8 +160,9 @@ def test_a_timeout_may_be_a_timedelta() -> None:
         @consume("created", timeout=timedelta(milliseconds=50))
         async def created(self, order: Order) -> None: ...
 
-    (declared,) = Orders.created.__matador_consumes__  # type: ignore[attr-defined] - of the decorator
-    assert declared.timeout == 0.05
+    settings = Settings(QueueSettings(type="memory", url="memory://"))
+    (route,) = QueueService(settings, channels=[Orders])._routes.values()
+    assert route.timeout == 0.05
 
 
 BOMB = gzip.compress(b'{"id": "' + b"0" * 20_000_000 + b'"}')
@@ -170,7 +184,7 @@ async def test_foreign_messages_and_their_neighbours(bench: Bench) -> None:
     log = Log(bench.name())
     queue = f"{bench.name()}.created"
     async with bench.service(log.channel, prefetch=3) as service:
-        transport = service._connection.transport
+        transport = service._broker.transport
         for place, make in enumerate(ODD):
             assert await transport.send([make(queue, f"odd-{place}")]) == [None]
             await service.send(bench.name(), "created", Order(f"good-{place}"))
@@ -178,92 +192,6 @@ async def test_foreign_messages_and_their_neighbours(bench: Bench) -> None:
         await wait_for(lambda: len(log.ids) == len(ODD))
         assert service.metrics().messages_dead_lettered == len(ODD)
     assert sorted(log.ids) == sorted(f"good-{place}" for place in range(len(ODD)))
-
-
-HEADERS: list[dict[str, str | int]] = [
-    {"x-retry-count": 2**63 - 1},
-    {"x-retry-count": -1},
-    {"x-retry-count": "many"},
-    {"x-retry-count": "9" * 5000},
-    {"x-first-failure": 2**63 - 1},
-    {"x-first-failure": -(2**63)},
-    {"x-first-failure": "yesterday"},
-    {"x-matador-last-error": "e" * 5000},
-]
-
-
-@pytest.mark.parametrize("headers", HEADERS, ids=lambda one: str(one)[:30])
-async def test_odd_headers_end_in_a_dead_letter(bench: Bench, headers: dict[str, Any]) -> None:
-    def fail(order: Order, ctx: MessageContext) -> None:
-        _ = (ctx.first_failure, ctx.deadline)
-        if order.id == "bad":
-            raise ValueError("never")
-
-    log = Log(bench.name(), fail)
-    queue = f"{bench.name()}.created"
-    async with bench.service(log.channel, retry=RetrySettings(initial_delay=0)) as service:
-        odd = Message("odd", queue, b'{"id": "bad"}', headers, properties=Properties("k" * 255))
-        assert await service._connection.transport.send([odd]) == [None]
-        await service.send(bench.name(), "created", Order("good"))
-        (letter,) = await dead_letters(service, queue, 1)
-        await wait_for(lambda: "good" in log.ids)
-    assert letter.body == b'{"id": "bad"}'
-    assert 1 <= log.ids.count("bad") <= 3
-
-
-class Silent(Exception):
-    """What it says cannot be found out: its ``__str__`` raises something."""
-
-    def __init__(self, raises: type[BaseException]) -> None:
-        self.raises = raises
-
-    def __str__(self) -> str:
-        raise self.raises
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        StopIteration(),
-        GeneratorExit(),
-        asyncio.CancelledError(),
-        StopAsyncIteration(),
-        Silent(ValueError),
-        Silent(asyncio.CancelledError),
-        Silent(GeneratorExit),
-        ValueError("\ud800\0" * 1_000_000),
-        ExceptionGroup("several", [ValueError("one"), ExceptionGroup("more", [KeyError("two")])]),
-    ],
-    ids=lambda error: repr(error)[:40],
-)
-@pytest.mark.parametrize("how", ["async", "sync"])
-async def test_odd_exceptions(on: Callable[[str], Bench], error: BaseException, how: str) -> None:
-    bench = on("memory")
-    seen: list[str] = []
-
-    def work(order: Order) -> None:
-        seen.append(order.id)
-        if order.id == "bad":
-            raise error
-
-    @channel(bench.name())
-    class Sync:
-        @consume("created")
-        def created(self, order: Order) -> None:
-            work(order)
-
-    @channel(bench.name())
-    class Async:
-        @consume("created")
-        async def created(self, order: Order) -> None:
-            await asyncio.sleep(0)
-            work(order)
-
-    async with bench.service(Sync if how == "sync" else Async) as service:
-        await service.send(bench.name(), "created", Order("bad"))
-        await service.send(bench.name(), "created", Order("good"))
-        await wait_for(lambda: service.metrics().messages_dead_lettered == 1 and "good" in seen)
-    assert seen.count("bad") == 3
 
 
 class _Nameless(type):
@@ -288,7 +216,7 @@ async def test_an_error_that_cannot_be_recorded_ends_no_consumer(
 
     log, queue = Log(bench.name(), fail), f"{bench.name()}.created"
     service = QueueService(
-        bench.settings(), channels=[log.channel], journal=Journal(tmp_path / "journal")
+        bench.settings(), channels=[log.channel], hooks=[Journal(tmp_path / "journal")]
     )
     async with service:
         await service.send(bench.name(), "created", Order("bad"))

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from matador.channels import (
-    ChannelMetadata,
     ConfigurationError,
-    ConsumeMetadata,
     Envelope,
     MessageContext,
     QueueService,
@@ -18,7 +16,7 @@ from matador.channels import (
     channel,
     consume,
 )
-from matador.channels.declare import consumers_of
+from matador.channels.declare import Consumer, consumers_of
 
 MEMORY = Settings(QueueSettings(type="memory", url="memory://"))
 
@@ -32,7 +30,7 @@ class Order:
 class Orders:
     """A channel with two consumers, one of them for two names."""
 
-    @consume("created", prefetch=4, timeout=2.0)
+    @consume("created", concurrency=4, timeout=2.0)
     async def created(self, order: Order, ctx: MessageContext) -> None: ...
 
     @consume("paid")
@@ -41,17 +39,13 @@ class Orders:
 
 
 class TestWhatIsWrittenDown:
-    def test_a_channel_has_typed_metadata(self) -> None:
-        """Scenario: type-safe queue metadata storage."""
-        assert Orders.__dict__["__matador_channel__"] == ChannelMetadata("orders", Orders)
-
     def test_a_consumer_has_typed_metadata(self) -> None:
-        """Scenario: type-safe consume handler registration."""
-        found = {one.queue: one.consumes for one in consumers_of(Orders)}
-        assert found == {
-            "orders.created": ConsumeMetadata("created", 4, 2.0),
-            "orders.paid": ConsumeMetadata("paid"),
-            "orders.refunded": ConsumeMetadata("refunded"),
+        """Scenarios: type-safe queue metadata storage; type-safe consume handler registration."""
+        orders = Orders()
+        assert {one.queue: one for one in consumers_of(orders)} == {
+            "orders.created": Consumer("created", 4, {"timeout": 2.0}, "orders", orders.created),
+            "orders.paid": Consumer("paid", channel="orders", method=orders.money),
+            "orders.refunded": Consumer("refunded", channel="orders", method=orders.money),
         }
 
     def test_the_class_itself_is_not_changed(self) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pytest
 from tests.channels.conftest import Bench
 from tests.support.ports import free_ports
 
 from matador.channels import (
-    DeadLetterQueueSettings,
-    Deduplicator,
     Envelope,
     MessageContext,
     QueueError,
@@ -22,20 +21,20 @@ from matador.channels import (
     QueueSettings,
     RetrySettings,
     Settings,
-    ShutdownSettings,
-    Validation,
     channel,
     consume,
 )
 from matador.errors import (
     InvalidMessageError,
     NotStartedError,
+    ShuttingDownError,
     UnstorableError,
     UnsupportedError,
 )
-from matador.model.message import Message
+from matador.model.message import REASON_HEADER, Complete
 from matador.testing import wait_for
 from matador.transports.base import Browsing, Transport
+from matador.transports.redis import RedisListTransport, pubsub
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Log:
 
 async def dead_letters(service: QueueService, queue: str, count: int) -> list[Any]:
     """So many dead letters, once they are stored."""
-    transport = service._connection.transport
+    transport = service._broker.transport
     assert isinstance(transport, Browsing)
     found: list[Any] = []
 
@@ -129,6 +128,23 @@ class TestToAll:
         assert first.ids == second.ids == ["1"]
         assert first.contexts[0].routing_key == "created"
 
+    async def test_a_consumer_may_have_the_name_of_its_channel(self, bench: Bench) -> None:
+        name = bench.name()
+        seen: list[tuple[str, str]] = []
+
+        @channel(name)
+        class Same:
+            @consume(name)
+            async def handle(self, order: Order, ctx: MessageContext) -> None:
+                seen.append((order.id, ctx.routing_key))
+
+        async with bench.service(Same) as service:
+            await service.publish(name, name, Order("1"))
+            await service.send(name, name, Order("2"))
+            await wait_for(lambda: len(seen) == 2)
+            assert service.metrics().messages_failed == 0
+        assert sorted(seen) == [("1", name), ("2", name)]
+
     async def test_nobody_listens(self, bench: Bench) -> None:
         async with bench.service() as service:
             await service.publish(bench.name(), "created", Order("1"))
@@ -150,7 +166,7 @@ class TestToAll:
             await service.start()
             (queue,) = service._broadcasts
             await service.shutdown()
-            transport = other._connection.transport
+            transport = other._broker.transport
             with pytest.raises(Exception, match="no queue"):
                 await transport.subscribe(queue, prefetch=1)
 
@@ -174,7 +190,7 @@ class TestParameters:
         async with bench.service(Orders) as service:
             sent = await service.send(bench.name(), "created", Order("1", 5))
             await wait_for(lambda: got)
-            transport = service._connection.transport
+            transport = service._broker.transport
         ctx, envelope, connection, same = got[0]
         assert envelope.data == Order("1", 5)
         assert envelope.id == ctx.message_id == sent
@@ -197,106 +213,38 @@ class TestParameters:
             await wait_for(lambda: got)
         assert got == [({"id": 1}, 1)]
 
+    async def test_a_consumer_may_have_a_concurrency_of_its_own(
+        self, on: Callable[[str], Bench]
+    ) -> None:
+        bench, running, go_on = on("memory"), Counter[str](), asyncio.Event()
+
+        @channel(bench.name())
+        class Orders:
+            @consume("many", concurrency=3)
+            async def many(self, order: Order) -> None:
+                running["many"] += 1
+                await go_on.wait()
+
+            @consume("one")
+            async def one(self, order: Order) -> None:
+                running["one"] += 1
+                await go_on.wait()
+
+        async with bench.service(Orders) as service:
+            for n in range(5):
+                await service.send(bench.name(), "many", Order(str(n)))
+                await service.send(bench.name(), "one", Order(str(n)))
+            await wait_for(lambda: running == {"many": 3, "one": 1})
+            assert service.metrics().messages_received == 4
+            go_on.set()
+            await wait_for(lambda: running == {"many": 5, "one": 5})
+
 
 class TestFailures:
-    async def test_a_failed_message_is_retried_with_growing_delays(
-        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    async def test_a_consumer_that_takes_too_long_has_failed(
+        self, on: Callable[[str], Bench]
     ) -> None:
-        """Scenario: message processing fails with retry enabled."""
-
-        def fail(order: Order, ctx: MessageContext) -> None:
-            if ctx.attempts < 3:
-                raise OSError("not yet")
-
-        log = Log(bench.name(), fail)
-        async with bench.service(log.channel) as service:
-            await service.send(bench.name(), "created", Order("1"))
-            await wait_for(lambda: service.metrics().messages_retried == 2 and len(log.seen) == 3)
-        assert log.seen == [("1", 1), ("1", 2), ("1", 3)]
-        assert log.contexts[0].first_failure is None
-        assert log.contexts[1].first_failure == log.contexts[2].first_failure is not None
-        retries = [one.getMessage() for one in caplog.records if "retrying" in one.getMessage()]
-        assert ["attempt 1" in retries[0], "attempt 2" in retries[1]] == [True, True]
-        assert "0.02 s" in retries[0]
-        assert "0.04 s" in retries[1]
-
-    async def test_a_message_that_keeps_failing_becomes_a_dead_letter(self, bench: Bench) -> None:
-        """Scenarios: message exceeds max retry attempts; failed message routing to DLQ."""
-
-        def fail(order: Order, ctx: MessageContext) -> None:
-            if order.id == "bad":
-                raise ValueError("never")
-
-        log = Log(bench.name(), fail)
-        queue = f"{bench.name()}.created"
-        async with bench.service(log.channel) as service:
-            await service.send(bench.name(), "created", Order("bad"))
-            await service.send(bench.name(), "created", Order("good"))
-            (letter,) = await dead_letters(service, queue, 1)
-            assert service.metrics().messages_failed == 3
-        assert log.ids.count("bad") == 3
-        assert log.ids.count("good") == 1
-        assert letter.reason == "max attempts exceeded (3)"
-        assert letter.headers["x-retry-count"] == 3
-        assert letter.headers["x-matador-last-error"] == "never"
-        assert letter.headers["x-matador-original-queue"] == queue
-        assert letter.error_type == "ValueError"
-        assert msgspec.json.decode(letter.body) == {"id": "bad", "amount": 0}
-
-    async def test_without_dead_letters_it_is_logged_and_deleted(
-        self, bench: Bench, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Scenario: message exceeds max retry attempts (no DLQ)."""
-
-        def fail(order: Order, ctx: MessageContext) -> None:
-            raise ValueError("never")
-
-        log = Log(bench.name(), fail)
-        dead = DeadLetterQueueSettings(enabled=False)
-        async with bench.service(log.channel, dead_letter_queue=dead) as service:
-            await service.send(bench.name(), "created", Order("1"))
-            await wait_for(lambda: service.metrics().messages_failed == 3)
-            await wait_for(lambda: any("it is deleted" in one.message for one in caplog.records))
-            assert service.metrics().messages_dead_lettered == 0
-
-    async def test_without_retries_one_failure_is_enough(self, bench: Bench) -> None:
-        def fail(order: Order, ctx: MessageContext) -> None:
-            raise ValueError("never")
-
-        log = Log(bench.name(), fail)
-        async with bench.service(log.channel, retry=RetrySettings(enabled=False)) as service:
-            await service.send(bench.name(), "created", Order("1"))
-            await wait_for(lambda: service.metrics().messages_dead_lettered == 1)
-        assert log.seen == [("1", 1)]
-
-    async def test_data_of_another_type_and_garbage_become_dead_letters(self, bench: Bench) -> None:
-        log = Log(bench.name())
-        queue = f"{bench.name()}.created"
-        async with bench.service(log.channel) as service:
-            transport = service._connection.transport
-            odd = [b"", b"{", b"null", b"\0", b"[1]", b'{"id": 5}', b"\xff"]
-            raw = [Message(f"odd-{place}", queue, body) for place, body in enumerate(odd)]
-            assert await transport.send(raw) == [None] * len(odd)
-            packed = Message("packed", queue, b"no gzip", {"content-encoding": "gzip"})
-            assert await transport.send([packed]) == [None]
-            await service.send(bench.name(), "created", Order("good"))
-            letters = await dead_letters(service, queue, len(odd) + 1)
-        assert log.ids == ["good"]
-        assert sorted(one.body for one in letters) == sorted([*odd, b"no gzip"])
-
-    async def test_a_message_that_is_too_large(self, bench: Bench) -> None:
-        log = Log(bench.name())
-        service = QueueService(
-            bench.settings(), channels=[log.channel], validation=Validation(max_size=50)
-        )
-        async with service:
-            await service.send(bench.name(), "created", Order("x" * 60))
-            await service.send(bench.name(), "created", Order("small"))
-            await wait_for(lambda: service.metrics().messages_dead_lettered == 1 and log.seen)
-        assert log.ids == ["small"]
-
-    async def test_a_consumer_that_takes_too_long_has_failed(self, bench: Bench) -> None:
-        started: list[str] = []
+        bench, started = on("memory"), list[str]()
 
         @channel(bench.name())
         class Slow:
@@ -312,41 +260,8 @@ class TestFailures:
             assert "TimeoutError" in (service.health_check().last_error or "")
         assert started == ["1"]
 
-    async def test_duplicates_run_once(self, bench: Bench) -> None:
-        log = Log(bench.name())
-        service = QueueService(
-            bench.settings(), channels=[log.channel], deduplicator=Deduplicator()
-        )
-        async with service:
-            for _ in range(3):
-                await service.send(bench.name(), "created", Order("1"), message_id="same")
-            await wait_for(lambda: service.metrics().duplicates == 2)
-        assert log.ids == ["1"]
-
 
 class TestSettingsAtWork:
-    @pytest.mark.parametrize("prefetch", [1, 3])
-    async def test_prefetch_limits_what_runs_at_once(self, bench: Bench, prefetch: int) -> None:
-        """Scenario: RabbitMQ prefetch configuration; the default is 1."""
-        running, most, go = 0, 0, asyncio.Event()
-
-        async def work(order: Order, ctx: MessageContext) -> None:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await go.wait()
-            running -= 1
-
-        log = Log(bench.name(), work)
-        given = {} if prefetch == 1 else {"prefetch": prefetch}
-        async with bench.service(log.channel, **given) as service:
-            for number in range(8):
-                await service.send(bench.name(), "created", Order(str(number)))
-            await wait_for(lambda: running == prefetch)
-            go.set()
-            await wait_for(lambda: len(log.seen) == 8)
-        assert most == prefetch
-
     async def test_compressed_messages(self, bench: Bench) -> None:
         """Scenario: message compression."""
         log = Log(bench.name())
@@ -368,7 +283,7 @@ class TestSettingsAtWork:
             return  # a work queue cannot be browsed there
         async with bench.service(compression=True) as sender:
             await sender.send(bench.name(), "created", order)
-            transport = sender._connection.transport
+            transport = sender._broker.transport
             assert isinstance(transport, Browsing)
             (stored,) = [one async for one in transport.browse(queue)]
         assert len(stored.body) < 100
@@ -385,130 +300,16 @@ class TestSettingsAtWork:
 
 
 class TestLife:
-    async def test_a_shutdown_waits_for_what_runs(self, bench: Bench) -> None:
-        """Scenario: shutdown with pending messages; graceful shutdown of each broker."""
-        started, go = asyncio.Event(), asyncio.Event()
-        done: list[str] = []
-
-        async def work(order: Order, ctx: MessageContext) -> None:
-            started.set()
-            await go.wait()
-            done.append(order.id)
-
-        log = Log(bench.name(), work)
-        service = bench.service(log.channel)
-        told: list[object] = []
-        service.on("shutdown", told.append)
-        await service.start()
-        await service.send(bench.name(), "created", Order("1"))
-        await started.wait()
-        ending = asyncio.create_task(service.shutdown())
-        worker = service._worker
-        assert worker is not None
-        await wait_for(lambda: not worker.consumers[0]._subscription.active)
-        assert not ending.done()
-        go.set()
-        await ending
-        assert done == ["1"]
-        assert told == [None]
-        assert service.health_check().connection_state == "disconnected"
-
-    async def test_after_its_timeout_a_shutdown_gives_messages_back(self, bench: Bench) -> None:
-        """Scenario: shutdown respects its timeout."""
-        started = asyncio.Event()
-
-        async def hang(order: Order, ctx: MessageContext) -> None:
-            started.set()
-            await asyncio.Event().wait()
-
-        first = Log(bench.name(), hang)
-        service = bench.service(first.channel, shutdown=ShutdownSettings(timeout=0.05))
-        async with service:
-            await service.send(bench.name(), "created", Order("1"))
-            await started.wait()
-        second = Log(bench.name())
-        async with bench.service(second.channel):
-            await wait_for(lambda: second.seen)
-        assert second.seen == [("1", 1)], "no attempt was used up"
-
-    async def test_it_can_be_started_again(self, bench: Bench) -> None:
-        log = Log(bench.name())
-        service = bench.service(log.channel)
-        for number in (1, 2):
-            async with service:
-                await service.start()  # a second start does nothing
-                await service.send(bench.name(), "created", Order(str(number)))
-                await wait_for(lambda: str(number) in log.ids)  # noqa: B023 - awaited here
-            await service.shutdown()  # nor does a second shutdown
-
     async def test_nothing_can_be_sent_before_the_start_or_after_the_end(
         self, on: Callable[[str], Bench]
     ) -> None:
         service = on("memory").service()
-        with pytest.raises(NotStartedError, match="async with service"):
+        with pytest.raises(NotStartedError, match="async with"):
             await service.send("orders", "created", {})
         async with service:
             await service.send("orders", "created", {})
-        with pytest.raises(NotStartedError):
+        with pytest.raises(ShuttingDownError):
             await service.publish("orders", "created", {})
-
-
-class TestHealthAndMetrics:
-    async def test_health_while_connected_and_after(self, bench: Bench) -> None:
-        """Scenarios: health check for active connection, health check for disconnected state."""
-        log = Log(bench.name())
-        service = bench.service(log.channel)
-        assert service.health_check().status == "unhealthy"
-        states: list[Any] = []
-        service.on("state", states.append)
-        async with service:
-            await service.send(bench.name(), "created", Order("1"))
-            await wait_for(lambda: log.seen)
-            health = service.health_check()
-            assert (health.status, health.connection_state) == ("healthy", "connected")
-            assert health.last_message_at is not None
-            assert health.disconnected_since is None
-            assert health.circuit == "closed"
-        after = service.health_check()
-        assert (after.status, after.connection_state) == ("unhealthy", "disconnected")
-        if bench.kind != "memory":  # which all services share
-            assert after.disconnected_since is not None
-            assert [one.status for one in states][-2:] == ["connected", "disconnected"]
-
-    async def test_metrics_count_what_happens(self, bench: Bench) -> None:
-        """Scenario: metrics collection."""
-
-        def fail(order: Order, ctx: MessageContext) -> None:
-            if order.id == "bad":
-                raise ValueError("never")
-
-        log = Log(bench.name(), fail)
-        async with bench.service(log.channel) as service:
-            await service.send(bench.name(), "created", Order("good"))
-            await service.send(bench.name(), "created", Order("bad"))
-            await wait_for(lambda: service.metrics().messages_dead_lettered == 1)
-            found = service.metrics()
-        assert (found.messages_sent, found.messages_received) == (2, 4)
-        assert (found.messages_failed, found.messages_retried) == (3, 2)
-
-    async def test_a_listener_that_raises_does_no_harm(
-        self, on: Callable[[str], Bench], caplog: pytest.LogCaptureFixture
-    ) -> None:
-        service = on("sqlite").service()
-
-        def broken(_: object) -> None:
-            raise RuntimeError("broken listener")
-
-        off = service.on("state", broken)
-        async with service:
-            await service.send("orders", "created", {})
-        assert "a listener of 'state' failed" in caplog.text
-        off()
-        off()
-        caplog.clear()
-        async with service:
-            pass
-        assert "a listener" not in caplog.text
 
 
 class TestErrors:
@@ -554,6 +355,79 @@ class TestErrors:
                 await service.publish(bench.name(), "created", Order("2"))
             assert isinstance(caught.value.__cause__, UnsupportedError)
         assert log.ids == ["1"]
+
+    @pytest.mark.broker
+    async def test_redis_pubsub_keeps_delays_and_dead_letters(
+        self, on: Callable[[str], Bench]
+    ) -> None:
+        bench = on("redis")
+        name = bench.name()
+        times: list[float] = []
+
+        @channel(name)
+        class Fails:
+            @consume("created")
+            async def created(self, order: Order) -> None:
+                times.append(time.monotonic())
+                raise ValueError("always")
+
+        retry = RetrySettings(max_attempts=3, initial_delay=0.1)
+        async with bench.service(Fails, mode="pubsub", retry=retry) as service:
+            await service.publish(name, "created", Order("1"))
+            await wait_for(lambda: service.metrics().messages_dead_lettered == 1)
+            assert service.metrics().messages_discarded == 0
+        first, second, third = times
+        assert second - first >= 0.09
+        assert third - second >= 0.19
+        lists = RedisListTransport(bench.queue().url or "")
+        await lists.connect()
+        letters = await lists.subscribe(f"{name}.created.dlq", prefetch=1)
+        async with asyncio.timeout(60):
+            (letter,) = await letters.receive(1)
+        assert letter.body == b'{"id":"1","amount":0}'
+        assert letter.headers[REASON_HEADER] == "max attempts exceeded (3)"
+        await lists.settle([Complete(letter.receipt)])
+        await lists.disconnect()
+
+    @pytest.mark.broker
+    async def test_what_redis_pubsub_drops_is_counted(
+        self, on: Callable[[str], Bench], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Messages that come faster than they are handled, and retries that wait at the end."""
+        monkeypatch.setattr(pubsub, "_MOST", 3)
+        bench, gate = on("redis"), asyncio.Event()
+        begun: list[str] = []
+
+        @channel(bench.name())
+        class Slow:
+            @consume("created")
+            async def created(self, order: Order) -> None:
+                begun.append(order.id)
+                await gate.wait()
+                raise ValueError("later")
+
+        retry = RetrySettings(max_attempts=3, initial_delay=600)
+        made = bench.service(Slow, mode="pubsub", retry=retry)
+        async with made as service, bench.service(mode="pubsub") as other:
+            await other.send(bench.name(), "created", Order("0"))
+            await wait_for(lambda: begun)
+            for number in range(1, 8):
+                await other.send(bench.name(), "created", Order(str(number)))
+            await wait_for(lambda: service.metrics().messages_discarded == 4)
+            gate.set()
+            await wait_for(lambda: service.metrics().messages_retried == 4)
+            assert begun == ["0", "5", "6", "7"]
+            await service.shutdown()
+        assert made.metrics().messages_discarded == 4 + 4
+        assert other.metrics().messages_discarded == 0, "it does not receive them"
+
+    @pytest.mark.broker
+    async def test_redis_pubsub_refuses_to_delay_a_send(self, on: Callable[[str], Bench]) -> None:
+        bench = on("redis")
+        log = Log(bench.name())
+        async with bench.service(log.channel, mode="pubsub") as service:
+            with pytest.raises(QueueError, match="cannot delay"):
+                await service.send(bench.name(), "created", Order("1"), delay=1)
 
     @pytest.mark.broker
     async def test_redis_pubsub_reaches_everybody(self, on: Callable[[str], Bench]) -> None:

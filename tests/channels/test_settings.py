@@ -113,7 +113,17 @@ class TestMistakes:
         assert "amqp://user:password@localhost:5672/vhost" in text
 
     @pytest.mark.parametrize(
-        "url", ["", "localhost", "a:9092,b", "http://a:9092", "a:0", "a:99999"]
+        "url",
+        [
+            "",
+            "localhost",
+            "a:9092,b",
+            "a:9092;b:9092",
+            "a:9092 b:9092",
+            "http://a:9092",
+            "a:0",
+            "a:99999",
+        ],
     )
     def test_a_wrong_list_of_kafka_servers_shows_the_right_form(
         self, tmp_path: Path, url: str
@@ -217,9 +227,9 @@ class TestMistakes:
         many = '[queue]\ntype = "memory"\nurl = "memory://"\nprefetch = 1000000000'
         assert "queue.prefetch must be at most 65535" in problem(many, tmp_path)
         with pytest.raises(
-            ConfigurationError, match=r"consume\('made'\): prefetch must be at most"
+            ConfigurationError, match=r"consume\('made'\): concurrency must be at most"
         ):
-            consume("made", prefetch=65_536)
+            consume("made", concurrency=65_536)
 
     def test_a_port_that_is_none(self, tmp_path: Path) -> None:
         text = problem(f'[queue]\ntype = "kafka"\nurl = "host:{"9" * 5000}"', tmp_path)

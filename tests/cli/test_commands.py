@@ -19,12 +19,13 @@ from tests.cli.conftest import Cli, Result, Shop, Start
 from typer.main import get_command
 
 from matador.cli.commands import Commands, Common
-from matador.cli.output import show_logs
+from matador.cli.output import EXIT_CODES, show_logs
 from matador.cli.program import program
 
 COMMANDS = [
     ["worker"],
     ["send"],
+    ["run"],
     ["send-test-event"],
     ["topology", "show"],
     ["topology", "apply"],
@@ -48,7 +49,8 @@ def test_every_command_has_help_with_an_example_and_json(cli: Cli, command: list
     result = cli(*command, "--help")
     assert result.code == 0
     assert f"matador {' '.join(command)} shop.py" in result.out
-    assert f"Usage: matador {' '.join(command)} [OPTIONS] APP" in result.out
+    usage = f"Usage: matador {' '.join(command)} [OPTIONS] "
+    assert f"{usage}FILE" in result.out or f"{usage}APP" in result.out
     assert "--json" in result.out
     assert "--verbose" in result.out
     assert "<bool>" not in result.out
@@ -86,7 +88,7 @@ def test_the_list_of_commands_and_the_version(cli: Cli) -> None:
     ("arguments", "says"),
     [
         (["snd", "shop.py"], "did you mean 'send'?"),
-        (["queues"], "APP"),
+        (["queues"], "FILE"),
         (["queues", "shop.py", "--jsn"], "--json"),
         (["queues", "shop.py", "too", "many"], "too many"),
         (["dead-letters", "lst"], "did you mean 'list'?"),
@@ -120,7 +122,7 @@ def test_a_group_without_a_command_shows_its_help_and_no_empty_error(
         ("matador jobs sche", ["schedules"]),
         ("matador queues ", ["list", "pause", "resume"]),
         ("matador queues pa", ["pause"]),
-        ("matador queues shop.py --wa", ["--watch"]),
+        ("matador queues shop.py --wat", ["--watch"]),
         ("matador jobs list emails --prov", ["--provider"]),
         ("matador jobs list emails --status del", ["delayed"]),
     ],
@@ -272,8 +274,9 @@ def test_queues_counts_messages_by_state_and_dead_letters(cli: Cli, shop: Shop) 
     events, billing = result.json["queues"]
     assert events == {
         "queue": "shop.events",
+        "way": "events",
         "exists": True,
-        "ready": 1,
+        "waiting": 1,
         "delayed": 1,
         "in_flight": 0,
         "dead_letters": {"unhandled": 0, "undeliverable": 0},
@@ -282,9 +285,9 @@ def test_queues_counts_messages_by_state_and_dead_letters(cli: Cli, shop: Shop) 
     assert billing["dead_letters"] == {"unhandled": 0, "undeliverable": 3}
     people = cli("queues", "shop.py").out.splitlines()
     assert people[0].split() == [
-        *("queue", "ready", "delayed", "in", "flight", "unhandled", "undeliverable")
+        *("queue", "waiting", "delayed", "in", "flight", "dead", "letters")
     ]
-    assert people[2].split() == ["shop.billing", "1", "1", "0", "0", "3"]
+    assert people[2].split() == ["shop.billing", "1", "1", "0", "3"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -492,6 +495,24 @@ def test_doctor_counts_dead_letters_and_missing_queues(cli: Cli, shop: Shop, fol
     assert "shop.more" in said
 
 
+def test_doctor_names_the_causes_of_unhandled_messages_before_it_suggests_anything(
+    cli: Cli, shop: Shop
+) -> None:
+    shop.put("shop.events.unhandled", [("m-1", b"{}")])
+    shop.bury(1)
+    (check,) = [
+        one
+        for one in cli("doctor", "shop.py", "--json").json["checks"]
+        if one["name"] == "dead letters"
+    ]
+    fix = check["fix"]
+    causes = ("another application in the same namespace", "renamed event", "not updated")
+    assert all(fix.index(cause) < fix.index("redrive") for cause in causes), fix
+    assert "Topology('shop', …)" in fix
+    assert "aliases=[…]" in fix
+    assert "purge" not in fix, "those of another application would be lost"
+
+
 def test_doctor_lists_every_problem_of_a_schema(cli: Cli, folder: Path) -> None:
     more = """
 @subscriber(description=" ", queue="bilings", name="one")
@@ -574,8 +595,37 @@ def test_what_the_client_of_kafka_says_at_each_try_is_left_out(
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     show_logs(logging.WARNING)
-    log = logging.getLogger("matador.transports.kafka")
-    log.error("FAIL [matador#producer-2] [thrd:127.0.0.1:1/bootstrap]: Connection refused")
-    log.error("a message was not stored")
+    from matador.transports.kafka.repetitions import LOG  # it needs the client library
+
+    LOG.error("FAIL [matador#producer-2] [thrd:127.0.0.1:1/bootstrap]: Connection refused")
+    LOG.error("a message was not stored")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("ERROR matador.transports.kafka: a message was not stored")
+
+
+def test_help_and_reference_say_the_same_of_exit_codes(cli: Cli) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text()
+    assert "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES) in page
+    said = " ".join(cli("--help").out.replace("│", " ").split())
+    for code, meaning in EXIT_CODES:
+        assert f"{code} {meaning.replace(';', ',')}" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "number", "code"),
+    [
+        (["tail", "shop.py"], signal.SIGINT, 0),
+        (["worker", "shop.py"], signal.SIGTERM, 0),
+        (["worker", "slow.py"], signal.SIGINT, 130),
+        (["send-test-event", "slow.py"], signal.SIGTERM, 143),
+    ],
+)
+def test_exit_codes_after_signals_are_those_of_the_table(
+    start: Start, shop: Shop, folder: Path, arguments: list[str], number: signal.Signals, code: int
+) -> None:
+    shop.put("shop.events", [])
+    (folder / "slow.py").write_text("import time\nprint('Ctrl-C')\ntime.sleep(100)\n")
+    process = start(*arguments)
+    process.says("consuming shop.billing" if arguments == ["worker", "shop.py"] else "Ctrl-C")
+    process.signal(number)
+    assert process.ends() == code, process.err

@@ -28,9 +28,14 @@ def test_another_address_needs_a_token(cli: Cli, shop_file: None) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--token-file", "missing"], "cannot read the token"),
+        (["--token-file", "missing"], "cannot read missing"),
         (["--token-file", "empty"], "is empty"),
+        (["--webhook-file", "empty"], "is empty"),
+        (["--webhook-file", "good"], "must begin with http:// or https://"),
         (["--token-file", "short"], "at least 16"),
+        (["--token-file", "unnamed"], "line 2 of unnamed needs a name of its own"),
+        (["--token-file", "twice"], "line 2 of twice needs a name of its own"),
+        (["--token-file", "nobody"], "the token of ada must have at least 16"),
         (["--job-queue", "emails"], "--job-provider"),
         (["--host", "no.such.host.example", "--token-file", "good"], "cannot listen"),
         (["--port", "70000"], "--port"),
@@ -45,7 +50,14 @@ def test_another_address_needs_a_token(cli: Cli, shop_file: None) -> None:
 def test_wrong_usage(
     cli: Cli, shop_file: None, folder: Path, arguments: list[str], said: str
 ) -> None:
-    for name, text in (("empty", " \n"), ("short", "abc"), ("good", TOKEN)):
+    for name, text in (
+        ("empty", " \n"),
+        ("short", "abc"),
+        ("good", TOKEN),
+        ("unnamed", f"ada: {TOKEN}\n{TOKEN}x"),
+        ("twice", f"ada: {TOKEN}\nada: {TOKEN}x"),
+        ("nobody", "ada: short"),
+    ):
         (folder / name).write_text(text)
     result = cli("dashboard", "shop.py", "--history", "h.db", "--port", "0", *arguments)
     assert result.code == 2, result.err
@@ -111,6 +123,25 @@ def test_a_token_from_the_environment_is_asked_for_and_never_printed(
     process.signal(signal.SIGINT)
     assert process.ends() in (0, 130)
     assert TOKEN not in process.out + process.err
+
+
+def test_users_of_a_token_file_have_names(
+    start: Start, cli: Cli, shop_file: None, folder: Path
+) -> None:
+    (folder / "tokens").write_text(f"ada: {TOKEN}\n\nbob: {TOKEN}-of-bob\n")
+    (folder / "tokens").chmod(0o600)
+    options = ("--port", "0", "--history", "h.db", "--token-file", "tokens", "--json")
+    process = start("dashboard", "shop.py", *options)
+    process.says("}")
+    url = json.loads(process.out)["url"]
+    for name, token in (("ada", TOKEN), ("bob", f"{TOKEN}-of-bob")):
+        with httpx.Client(base_url=url) as client:
+            form = {"token": token, "next": "/queues"}
+            assert client.post("/login", data=form, headers={"origin": url}).status_code == 303
+            assert f">{name}</span>" in client.get("/queues").text
+    process.signal(signal.SIGTERM)
+    process.ends()
+    assert "operator bob at 127.0.0.1" in (folder / "h.db.audit.jsonl").read_text()
 
 
 def test_the_default_history_is_in_the_home_folder(

@@ -25,13 +25,14 @@ def test_a_list_says_what_died_when_and_why(cli: Cli, shop: Shop) -> None:
     result = cli("dead-letters", "list", "shop.py")
     assert result.code == 0, result.err
     header, first, *_ = result.out.splitlines()
-    assert header.split() == ["id", "event", "subscriber", "attempts", "died", "queue", "why"]
+    assert header.split() == ["id", "message", "receiver", "attempts", "died", "queue", "why"]
     assert first.startswith("0000-500  order.placed  charge")
     assert "the card was declined" in first
     assert "2 dead letters" in result.err
     (found, _) = cli("dead-letters", "list", "shop.py", "--json").json["dead_letters"]
     assert found.pop("died_at") is not None
     assert found == {
+        "way": "events",
         "id": "0000-500",
         "queue": "billing",
         "kind": "undeliverable",
@@ -270,3 +271,13 @@ def test_an_interrupted_redrive_gives_back_what_it_holds(
     assert "Traceback" not in process.err
     assert not any(one.state == "in-flight" for one in shop.messages(DEAD))
     assert sorted(shop.ids("shop.billing") + shop.ids(DEAD)) == sorted(ids)
+
+
+def test_a_misspelt_name_is_pointed_at(cli: Cli, shop: Shop) -> None:
+    shop.bury(1)
+    result = cli("dead-letters", "list", "shop.py", "--subscriber", "chrage")
+    assert result.code == 0
+    assert "there is no subscriber 'chrage' in the code; did you mean 'charge'?" in result.err
+    assert "no dead letters match" in result.err
+    event = cli("messages", "list", "shop.py", "--event", "order.placd")
+    assert "there is no event 'order.placd' in the code; did you mean 'order.placed'?" in event.err

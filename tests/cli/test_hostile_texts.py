@@ -167,7 +167,7 @@ def test_the_log_of_a_worker_has_no_control_characters_and_no_passwords(
             """
             import logging
             from shop import app
-            from matador.events.hooks import Hooks
+            from matador.runtime.hooks import Hooks
 
             class Loud(Hooks):
                 def on_worker_before_process(self, event):

@@ -11,7 +11,7 @@ from tests.cli.conftest import Cli, Start
 from tests.support.brokers import broker_url
 from tests.support.rabbitmq import Raw
 
-from matador.jobs.message_jobs import job_topology
+from matador.jobs.provider import job_topology
 
 WORKER = """
 from matador.jobs import ActiveJob, PermanentJobError, Worker
@@ -46,7 +46,7 @@ def test_jobs_are_added_counted_listed_when_they_failed_and_retried(
     assert numbers["completed"] is None, "completed jobs are gone"
     assert cli("jobs", "stats", queue, *provider).out.splitlines()[1].split()[4] == "–"
     (folder / "jobs.py").write_text(WORKER.format(queue=queue, url=broker_url("rabbitmq")))
-    worker = start("jobs", "worker", "jobs.py")
+    worker = start("worker", "jobs.py:worker")
     worker.says("no such address")
     worker.process.terminate()
     assert worker.ends() == 0, worker.err

@@ -1,4 +1,4 @@
-"""``matador jobs worker``: real processes, real signals."""
+"""``matador worker`` with jobs: real processes, real signals."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def _done(folder: Path) -> list[str]:
     return sorted(file.read_text().split()) if file.exists() else []
 
 
-@pytest.mark.parametrize("reference", ["jobs.py", "jobs:worker", "jobs.py:make"])
+@pytest.mark.parametrize("reference", ["jobs.py:queue,worker", "jobs:worker", "jobs.py:make"])
 def test_a_worker_runs_jobs_and_ends_with_zero(
     start: Start, cli: Cli, folder: Path, reference: str
 ) -> None:
     _add(cli, "welcome", 1)
     _add(cli, "bad")
-    worker = start("jobs", "worker", reference)
+    worker = start("worker", reference)
     wait(lambda: _done(folder) == ["1"], lambda: f"a job; {worker.err}")
     worker.says("no such address")
     worker.signal(signal.SIGTERM)
@@ -81,7 +81,7 @@ def test_a_worker_runs_jobs_and_ends_with_zero(
 
 def test_json_lines_and_concurrency(start: Start, cli: Cli, folder: Path) -> None:
     _add(cli, "welcome", 1)
-    worker = start("jobs", "worker", "jobs.py", "--json", "--concurrency", "3")
+    worker = start("worker", "jobs.py:worker", "--json", "--concurrency", "3")
     wait(lambda: _done(folder) == ["1"], lambda: f"a job; {worker.err}")
     worker.signal(signal.SIGINT)
     assert worker.ends() == 0, worker.err
@@ -94,7 +94,7 @@ def test_json_lines_and_concurrency(start: Start, cli: Cli, folder: Path) -> Non
 
 def test_a_second_signal_gives_running_jobs_back(start: Start, cli: Cli) -> None:
     _add(cli, "endless")
-    worker = start("jobs", "worker", "jobs.py")
+    worker = start("worker", "jobs.py:worker")
     worker.says("for ever")
     worker.signal(signal.SIGTERM)
     worker.says("shutting down, once running callbacks have finished")
@@ -105,7 +105,7 @@ def test_a_second_signal_gives_running_jobs_back(start: Start, cli: Cli) -> None
 
 
 def test_several_processes_share_the_jobs(start: Start, cli: Cli, folder: Path) -> None:
-    worker = start("jobs", "worker", "jobs.py", "--processes", "2", "--concurrency", "2")
+    worker = start("worker", "jobs.py:worker", "--processes", "2", "--concurrency", "2")
     worker.says("[1] ")
     worker.says("with concurrency 2", times=2)
     for number in range(10):
@@ -118,7 +118,7 @@ def test_several_processes_share_the_jobs(start: Start, cli: Cli, folder: Path) 
 
 def test_handlers_in_processes_of_their_own_are_found(start: Start, cli: Cli, folder: Path) -> None:
     _add(cli, "welcome", 1)
-    worker = start("jobs", "worker", "jobs.py:computing")
+    worker = start("worker", "jobs.py:computing")
     wait(lambda: _done(folder) == ["1"], lambda: f"a job; {worker.err}")
     worker.signal(signal.SIGTERM)
     assert worker.ends() == 0, worker.err
@@ -127,24 +127,31 @@ def test_handlers_in_processes_of_their_own_are_found(start: Start, cli: Cli, fo
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["jobs.py:queue"], "jobs.py:queue is of type Queue, not a Worker of matador.jobs"),
+        (["jobs.py:queue"], "[Worker:emails] has no handler"),
         (["jobs.py:wrker"], "jobs.py has no attribute 'wrker'; did you mean 'worker'?"),
-        (["shop.py:app"], "is of type Matador, not a Worker of matador.jobs"),
-        (["shop.py"], "it has no Worker of matador.jobs"),
+        (["jobs.py:handle"], "jobs.py:handle is async; a factory must not be"),
+        (["jobs.py", "--queues", "emails"], "there is no application"),
+        (["empty.py"], "it has no application, job queue, worker, RPC server, subscriber or"),
+        (["memory.py"], "no other process could send to this worker: give a URL such as"),
+        (["adds.py"], "adds.py has nothing to run: queue declares no jobs"),
         (["nowhere"], "there is no module 'nowhere'"),
         (["jobs.py", "--processes", "0"], "--processes"),
         (["jobs.py", "--concurrency", "0"], "--concurrency"),
     ],
 )
-def test_wrong_usage(cli: Cli, arguments: list[str], says: str) -> None:
-    result = cli("jobs", "worker", *arguments)
+def test_wrong_usage(cli: Cli, folder: Path, arguments: list[str], says: str) -> None:
+    (folder / "empty.py").write_text("")
+    text = "from matador.jobs import Queue\nqueue = Queue('emails'{})\n"
+    (folder / "adds.py").write_text(text.format(", provider='sqlite:///jobs.db'"))
+    (folder / "memory.py").write_text(text.format("") + "@queue.job()\ndef welcome(): ...\n")
+    result = cli("worker", *arguments)
     assert result.code == 2
     assert says in result.err
 
 
 def test_what_keeps_it_from_starting_is_one_line(cli: Cli, folder: Path) -> None:
     (folder / "jobs.db").write_text("this is not a database, and never was one")
-    result = cli("jobs", "worker", "jobs.py")
+    result = cli("worker", "jobs.py:worker")
     assert result.code == 1
     assert "jobs.db is not an SQLite database" in result.err
     assert "Traceback" not in result.err

@@ -77,7 +77,7 @@ def test_dead_letters_are_listed_shown_redriven_and_purged(
     assert "no such customer" in shown.out
     redrive = cli("dead-letters", "redrive", "shop.py", "--error", "declined", "--yes")
     assert redrive.code == 0, redrive.err
-    assert queues(cli)[events]["ready"] == 4
+    assert queues(cli)[events]["waiting"] == 4
     assert queues(cli)[events]["dead_letters"]["undeliverable"] == 1
     left = cli("dead-letters", "list", "shop.py", "--json").json["dead_letters"]
     assert [one["id"] for one in left] == ["id-0"]
@@ -85,7 +85,7 @@ def test_dead_letters_are_listed_shown_redriven_and_purged(
     purge = cli("dead-letters", "purge", "shop.py", "--all", "--yes")
     assert purge.code == 0, purge.err
     assert queues(cli)[events]["dead_letters"]["undeliverable"] == 0
-    assert queues(cli)[events]["ready"] == 4
+    assert queues(cli)[events]["waiting"] == 4
 
 
 def test_queues_show_the_lag(cli: Cli, url: str, namespace: str) -> None:
@@ -94,8 +94,8 @@ def test_queues_show_the_lag(cli: Cli, url: str, namespace: str) -> None:
         assert cli("send", "shop.py", "order.placed", _ORDER).code == 0
     bury(url, namespace, 1)
     found = queues(cli)
-    assert found[f"{namespace}.events"]["ready"] == 3
-    assert found[f"{namespace}.billing"]["ready"] == 3
+    assert found[f"{namespace}.events"]["waiting"] == 3
+    assert found[f"{namespace}.billing"]["waiting"] == 3
     assert found[f"{namespace}.events"]["dead_letters"] == {"unhandled": 0, "undeliverable": 1}
 
 

@@ -24,7 +24,7 @@ import asyncio
 from matador.jobs import PermanentJobError, Queue, Worker
 from matador.observe import Journal
 
-queue = Queue("emails", provider="sqlite:///jobs.db", journal=Journal("journal/"))
+queue = Queue("emails", provider="sqlite:///jobs.db", hooks=[Journal("journal/")])
 memory = Queue("notes")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,12 @@ def test_a_file_named_like_a_module_that_is_loaded_already_is_loaded_itself(
         ("shop.deeper:app", "there is no module 'shop.deeper'"),
         ("shop.py:ap", "shop.py has no attribute 'ap'; did you mean 'app'?"),
         ("shop.py:completely_else", "it has shop.py:app"),
-        ("shop.py:OrderPlaced", "shop.py:OrderPlaced is of type type, not a Matador application"),
-        ("shop.py:app.schema", "is of type Schema, not a Matador application"),
-        ("empty.py", "it has no Matador application"),
+        (
+            "shop.py:OrderPlaced",
+            "is of type type, not an application, job queue",
+        ),
+        ("shop.py:app.schema", "is of type Schema, not an application"),
+        ("empty.py", "it has no application, job queue, worker"),
         ("factories.py:later", "factories.py:later is async"),
         ("factories.py:needy", "factories.py:needy needs arguments: number"),
         ("factories.py:wrong", "factories.py:wrong is of type int"),
@@ -91,6 +95,15 @@ def test_what_cannot_be_meant_is_wrong_usage(
             "import matador\n\nmatador.Matador('amqp://me:secret@h:no/', schema=matador.Schema())",
             "bad.py:3: ConfigurationError",
         ),
+        (
+            (
+                "from matador import subscriber\n\n@subscriber(description='x')\n"
+                "def three(a: int, b: int, c: int) -> None: ...\n"
+            ),
+            "importing bad.py failed at bad.py:",
+        ),
+        ("import importlib\n\nimportlib.import_module('nothing_like_this')", "at bad.py:3: Module"),
+        ("exec('1 / 0')\n", "at bad.py:1: ZeroDivisionError"),
     ],
 )
 def test_an_error_in_the_module_is_one_line_that_names_the_place(
@@ -105,6 +118,20 @@ def test_an_error_in_the_module_is_one_line_that_names_the_place(
     loud = cli("topology", "show", "bad.py", "--verbose")
     assert "Traceback" in loud.err
     assert "secret" not in loud.err
+
+
+def test_a_missing_extra_is_the_install_command_alone(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    text = "from matador.observe import Metrics\nmetrics = Metrics()\n"
+    (folder / "bad.py").write_text(text)
+    result = cli("queues", "bad.py")
+    assert result.code == 1
+    assert result.err.startswith("error: ")
+    assert result.err.endswith(" needs an extra: pip install 'matador-events[metrics]'\n")
+    assert "bad.py" not in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_passwords_in_an_error_are_blotted_out(cli: Cli, folder: Path) -> None:

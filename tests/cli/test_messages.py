@@ -25,11 +25,11 @@ def test_a_list_says_what_waits_where_and_until_when(cli: Cli, shop: Shop) -> No
     result = cli("messages", "list", "shop.py")
     assert result.code == 0, result.err
     header, *lines = result.out.splitlines()
-    assert header.split() == ["id", "event", "subscriber", "attempts", "state", "due", "queue"]
+    assert header.split() == ["id", "message", "receiver", "attempts", "state", "due", "queue"]
     assert sum(" delayed " in line for line in lines) == 2
     assert result.err.splitlines()[-1] == "4 messages"
     found = cli("messages", "list", "shop.py", "--queue", "billing", "--json").json["messages"]
-    assert [one["state"] for one in found] == ["ready", "delayed"]
+    assert [one["state"] for one in found] == ["waiting", "delayed"]
     assert (found[1]["event"], found[1]["subscriber"]) == ("order.placed", "charge")
     assert found[1]["due_at"] > found[0]["sent_at"]
 

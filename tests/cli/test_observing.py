@@ -45,7 +45,7 @@ def test_a_worker_serves_metrics_and_health(start: Start, cli: Cli, folder: Path
     wanted = (
         'outcome="success",queue="shop.events",subscriber="email-receipt",way="event"} 1.0',
         'outcome="dead-letter",queue="shop.billing",subscriber="charge",way="event"} 1.0',
-        'matador_queue_depth{queue="shop.events",state="ready"} 0.0',
+        'matador_queue_depth{queue="shop.events",state="waiting"} 0.0',
         'matador_connection_up{transport="sqlite"} 1.0',
     )
     wait(lambda: all(one in _get(port, "/metrics")[1] for one in wanted), lambda: worker.err)
@@ -69,8 +69,7 @@ def test_metrics_that_the_application_has_are_served(start: Start, folder: Path)
     text = (folder / "shop.py").read_text()
     text = text.replace(
         "app = Matador(",
-        "from matador.observe import PrometheusMetrics\n\nMINE = "
-        "PrometheusMetrics(max_series=1)\napp = Matador(",
+        "from matador.observe import Metrics\n\nMINE = Metrics(max_series=1)\napp = Matador(",
     )
     text = text.replace(
         '    consume_from=["events"', '    hooks=[MINE],\n    consume_from=["events"'
@@ -116,7 +115,7 @@ def test_a_job_worker_serves_them_too(start: Start, cli: Cli, folder: Path) -> N
     (folder / "jobs.py").write_text(JOBS)
     port = free_ports(1)
     assert cli("jobs", "add", "emails", "welcome", "1", *PROVIDER).code == 0
-    worker = start("jobs", "worker", "jobs.py", "--metrics-port", str(port))
+    worker = start("worker", "jobs.py:worker", "--metrics-port", str(port))
     wanted = ('name="welcome",outcome="success"', 'way="job"', 'matador_queue_depth{queue="emails"')
     wait(lambda: all(one in _get(port, "/metrics")[1] for one in wanted), lambda: worker.err)
     assert _get(port, "/health/ready")[0] == 200

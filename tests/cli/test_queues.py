@@ -53,7 +53,8 @@ def _place(cli: Cli, order: str) -> None:
 def _ready(cli: Cli) -> list[int]:
     """How many messages wait for events, and for billing."""
     return [
-        one["ready"] + one["in_flight"] for one in cli("queues", "shop.py", "--json").json["queues"]
+        one["waiting"] + one["in_flight"]
+        for one in cli("queues", "shop.py", "--json").json["queues"]
     ]
 
 

@@ -68,9 +68,9 @@ def test_what_the_broker_does_not_tell_is_not_called_zero(cli: Cli, namespace: s
     assert cli("topology", "apply", "shop.py").code == 0
     assert cli("send", "shop.py", "order.placed", '{"order_id": "1", "amount": 5}').code == 0
     row = next(line for line in cli("queues", "shop.py").out.splitlines() if ".events" in line)
-    assert row.split() == [f"{namespace}.events", "1", "–", "–", "0", "0"]
+    assert row.split() == [f"{namespace}.events", "1", "–", "–", "0"]
     listed = cli("queues", "shop.py", "--json").json["queues"]
-    assert [(one["ready"], one["delayed"], one["in_flight"]) for one in listed] == [
+    assert [(one["waiting"], one["delayed"], one["in_flight"]) for one in listed] == [
         (1, None, None),
         (1, None, None),
     ]
@@ -101,11 +101,11 @@ def test_messages_that_are_ready_can_be_cancelled_and_others_not_seen(
     assert cli("send", "shop.py", "order.placed", '{"order_id": "1", "amount": 5}').code == 0
     result = cli("messages", "list", "shop.py")
     assert result.code == 0, result.err
-    assert "rabbitmq shows ready messages only" in result.err
+    assert "rabbitmq shows waiting messages only" in result.err
     assert len(result.out.splitlines()) == 3
     delayed = cli("messages", "list", "shop.py", "--state", "delayed")
     assert delayed.code == 1
-    assert "rabbitmq shows ready messages only, not delayed ones" in delayed.err
+    assert "rabbitmq shows waiting messages only, not delayed ones" in delayed.err
     cancelled = cli("messages", "cancel", "shop.py", "--queue", "billing", "--all", "--yes")
     assert (cancelled.code, cancelled.out) == (0, "1 message cancelled\n")
     left = cli("messages", "list", "shop.py", "--json").json["messages"]
@@ -157,7 +157,7 @@ def test_tail_shows_only_numbers_where_looking_would_disturb(
     assert cli("topology", "apply", "shop.py").code == 0
     process = start("tail", "shop.py", "--json", "--interval", "0.1")
     process.says("does not show messages without taking them")
-    while '"ready"' not in process.out:  # what is sent before the first look is no change
+    while '"waiting"' not in process.out:  # what is sent before the first look is no change
         assert process.process.poll() is None
         cli("send", "shop.py", "order.placed", '{"order_id": "1", "amount": 5}')
     found = json.loads(process.out.splitlines()[0])

@@ -85,8 +85,8 @@ def test_queues_and_doctor_tell_what_amqp_tells(cli: Cli, raw: Raw, namespace: s
     assert cli("send", "shop.py", "order.placed", order).code == 0
     bury(raw, namespace, 1)
     events, billing = cli("queues", "shop.py", "--json").json["queues"]
-    assert (events["queue"], events["ready"]) == (f"{namespace}.events", 1)
-    assert (billing["queue"], billing["ready"]) == (f"{namespace}.billing", 1)
+    assert (events["queue"], events["waiting"]) == (f"{namespace}.events", 1)
+    assert (billing["queue"], billing["waiting"]) == (f"{namespace}.billing", 1)
     assert events["dead_letters"] == {"unhandled": 0, "undeliverable": 1}
     doctor = cli("doctor", "shop.py")
     assert doctor.code == 0, doctor.out

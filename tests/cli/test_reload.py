@@ -141,7 +141,7 @@ def test_a_worker_that_fails_at_startup_waits_for_the_next_change(
 
 
 def test_jobs_and_several_processes(start: Start, project: Path) -> None:
-    worker = start("jobs", "worker", "jobs.py", "--reload", "--processes", "2")
+    worker = start("worker", "jobs.py:worker", "--reload", "--processes", "2")
     worker.says("this is one", times=3)  # the supervisor loads it, too
     change(project, 'TEXT = "two"\n')
     worker.says("this is two", times=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sqlite3
 import subprocess
@@ -33,12 +34,39 @@ def test_json_names_every_message(cli: Cli, shop: Shop) -> None:
     assert result.json == {
         "event": "order.placed",
         "sent": [
-            {"subscriber": "email-receipt", "queue": "shop.events", "id": mail},
-            {"subscriber": "charge", "queue": "shop.billing", "id": charge},
+            {
+                "subscriber": "email-receipt",
+                "queue": "shop.events",
+                "id": mail,
+                "transport": "sqlite",
+            },
+            {
+                "subscriber": "charge",
+                "queue": "shop.billing",
+                "id": charge,
+                "transport": "sqlite",
+            },
         ],
         "skipped": 0,
         "errors": [],
     }
+
+
+def test_a_group_does_not_store_in_the_memory_of_this_command(cli: Cli, folder: Path) -> None:
+    text = (folder / "shop.py").read_text()
+    assert '"sqlite:///shop.db?lease=1"' in text
+    group = "MultiTransport([RabbitMQTransport('amqp://127.0.0.1:1'), MemoryTransport()])"
+    (folder / "group.py").write_text(
+        "from matador.transports import MemoryTransport, MultiTransport, RabbitMQTransport\n"
+        + text.replace('"sqlite:///shop.db?lease=1"', group)
+    )
+    result = cli("send", "group.py", "order.placed", ORDER)
+    assert result.code == 1
+    assert "order.placed sent to 0 subscribers" in result.out
+    result = cli("send", "group.py", "order.placed", ORDER, "--json")
+    assert result.code == 1
+    assert [error["queue"] for error in result.json["errors"]] == ["shop.events", "shop.billing"]
+    assert "nothing in this process consumes shop.events" in result.json["errors"][0]["error"]
 
 
 def test_options_travel_with_the_event(cli: Cli, shop: Shop) -> None:
@@ -64,7 +92,7 @@ def test_a_file_holds_an_event_and_the_command_line_wins(
         "before": {"order_id": "9", "amount": 0},
         "options": {"delayMs": 90_000, "correlationId": "of the file", "metadata": {"a": 1}},
     }
-    (folder / "event.json").write_text(json.dumps(event))
+    (folder / "event.json").write_text(json.dumps(event), "utf-8-sig")
     result = cli("send", "shop.py", "event.json", "--correlation-id", "mine")
     assert result.code == 0, result.err
     (stored,) = shop.messages("shop.events")
@@ -146,7 +174,9 @@ def test_a_process_of_its_own_reads_stdin_and_prints_json_alone(folder: Path, sh
         {"event_key": "order.placed", "data": {"order_id": "1", "amount": 5}}
     )
     command = [Path(sys.executable).with_name("matador"), "send", "shop.py", "-", "--json"]
-    ran = subprocess.run(command, cwd=folder, input=event, capture_output=True, check=False)
+    ran = subprocess.run(
+        command, cwd=folder, input=codecs.BOM_UTF8 + event, capture_output=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     assert len(json.loads(ran.stdout)["sent"]) == 2
     assert b"the shop's module was imported" in ran.stderr

@@ -1,4 +1,4 @@
-"""``matador send-test-event``: one event through the real subscribers."""
+"""``matador run`` and ``matador send-test-event``: one event through the real subscribers."""
 
 from __future__ import annotations
 
@@ -29,6 +29,41 @@ def test_a_payload_is_made_up_and_handled_without_a_broker(cli: Cli, folder: Pat
     assert not (folder / "checkpoints.db").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["order.placed", '{"order_id": "7", "amount": 5}'],
+        ["order.created", "payload.json"],
+        ["event.json"],
+    ],
+)
+def test_an_event_is_run_here_and_now_and_nothing_is_stored(
+    cli: Cli, folder: Path, arguments: list[str]
+) -> None:
+    observed = SHOP.replace(
+        "    consume_from=", "    hooks=[Journal('journal'), History('h.db')],\n    consume_from="
+    )
+    assert observed != SHOP
+    imports = "from matador.observe import History, Journal\n"
+    (folder / "observed.py").write_text(imports + observed)
+    (folder / "payload.json").write_text('{"order_id": "7", "amount": 5}')
+    (folder / "event.json").write_text(
+        '{"event_key": "order.placed", "data": {"order_id": "7", "amount": 5}, '
+        '"options": {"delay": 3600}}'
+    )
+    before = {one.name for one in folder.iterdir()}
+    result = cli("run", "observed.py", *arguments, "--json")
+    assert result.code == 0, result.err
+    assert {run["subscriber"] for run in result.json["runs"]} == {"email-receipt", "charge"}
+    assert (folder / "receipts.txt").read_text() == "7\n"
+    made = {one.name for one in folder.iterdir()} - before
+    assert made - {"__pycache__"} == {"receipts.txt"}, "nothing is stored"
+    failed = cli("run", "observed.py", "order.placed", '{"order_id": "8", "amount": 500}')
+    assert failed.code == 1
+    assert "DontRetry: the card was declined" in failed.out
+    assert cli("run", "observed.py", "order.placd", "{}").code == 2
+
+
 def test_the_test_event_of_the_module_is_sent(cli: Cli, folder: Path) -> None:
     app = _module(folder, "\ntest_event = OrderPlaced('t-1', 5)\n")
     assert cli("send-test-event", app).code == 0
@@ -40,6 +75,25 @@ def test_the_test_event_of_the_module_is_sent(cli: Cli, folder: Path) -> None:
     )
     assert cli("send-test-event", app).code == 0
     assert (folder / "receipts.txt").read_text().split() == ["t-1", "t-2"]
+
+
+def test_metadata_with_a_type_is_made_up_too(cli: Cli, folder: Path) -> None:
+    more = """
+@dataclass(frozen=True)
+class Origin:
+    tenant: str
+@event("order.traced", description="Traced.", metadata=Origin)
+@dataclass(frozen=True)
+class OrderTraced:
+    order_id: str
+@subscriber(description="Trace it.")
+async def trace(envelope: Envelope[OrderTraced]) -> None:
+    Path("tenant.txt").write_text(envelope.docket.metadata["tenant"])
+app.configure(schema=Schema({OrderTraced: [trace]}))
+"""
+    result = cli("send-test-event", _module(folder, more))
+    assert result.code == 0, result.err
+    assert (folder / "tenant.txt").read_text() == "tenant"
 
 
 def test_a_failure_says_what_a_worker_would_do(cli: Cli, folder: Path) -> None:

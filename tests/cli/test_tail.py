@@ -124,7 +124,7 @@ def test_hostile_texts_do_not_reach_the_terminal(
 def test_a_filter_that_the_schema_does_not_know_is_pointed_out(start: Start, shop: Shop) -> None:
     shop.bury(1)
     process = start("tail", "shop.py", "--event", "order.plcaed", "--subscriber", "charge")
-    process.says("warning: there is no event 'order.plcaed' in the schema; did you mean")
+    process.says("warning: there is no event 'order.plcaed' in the code; did you mean")
     process.says("Ctrl-C ends it")
     assert "no subscriber" not in process.err
     process.signal(signal.SIGINT)

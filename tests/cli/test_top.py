@@ -27,7 +27,7 @@ def test_one_look_for_machines(cli: Cli, shop: Shop) -> None:
     assert events == {
         "queue": "shop.events",
         "exists": True,
-        "ready": 1,
+        "waiting": 1,
         "delayed": 1,
         "in_flight": 0,
         "dead_letters": {"unhandled": 0, "undeliverable": 0},

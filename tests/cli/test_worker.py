@@ -35,7 +35,7 @@ def test_a_worker_handles_what_is_sent_and_ends_with_zero(
     worker.signal(signal.SIGTERM)
     assert worker.ends() == 0, worker.err
     assert worker.out == ""
-    assert "event" in worker.err.splitlines()[1]
+    assert worker.err.splitlines()[1].split() == ["message", "receiver", "queue"]
     assert re.search(r"order\.placed +email-receipt +shop\.events", worker.err)
     assert "shop.events: 2 handled, 0 failed, 0 dead letters" in worker.err
     assert "shop.billing: 1 handled, 1 failed, 1 dead letter" in worker.err

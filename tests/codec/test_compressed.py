@@ -147,3 +147,11 @@ def test_an_older_body_can_be_compressed_too() -> None:
     older = b'{"key":"user.created","targetSubscriber":"send-email","data":1}'
     envelope = CompressedCodec(HeaderCodec()).decode(gzip.compress(older), wire_headers(), STAMP)
     assert envelope.docket.event_key == "user.created"
+
+
+@each_algorithm
+def test_the_smallest_limits_are_allowed(algorithm: Algorithm) -> None:
+    codec = CompressedCodec(JsonCodec(), algorithm, threshold=0, max_size=1)
+    assert "content-encoding" not in JsonCodec().encode(make_raw()).headers
+    with pytest.raises(MessageTooLargeError):
+        codec.encode(make_raw())

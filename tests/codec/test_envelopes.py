@@ -20,10 +20,12 @@ from tests.support.envelopes import (
 )
 
 from matador.codec import Codec, HeaderCodec, JsonCodec, MessagePackCodec
-from matador.codec.base import Encoded, Stencil, filling_blanks
+from matador.codec.base import Encoded, Preparing, Stencil, preparing
 from matador.codec.json_text import find_duplicate_key
+from matador.codec.wire import readable_text
 from matador.errors import DecodeError, InvalidEventError
 from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Docket, Envelope
+from matador.model.event import EventType
 from matador.model.text import storable_text
 
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
@@ -400,33 +402,62 @@ def test_a_time_of_messagepacks_own_stays_in_a_loose_docket() -> None:
 
 def test_prepared_headers_are_each_messages_own() -> None:
     stencil = HeaderCodec().prepare(make_docket())
-    first = stencil("1", msgspec.Raw(b"1"), datetime(2026, 1, 1, tzinfo=UTC))
-    second = stencil("2", msgspec.Raw(b"2"), datetime(2026, 1, 2, tzinfo=UTC))
+    first = stencil("1", msgspec.Raw(b"1"), datetime(2026, 1, 1, tzinfo=UTC), None, "c", {})
+    second = stencil("2", msgspec.Raw(b"2"), datetime(2026, 1, 2, tzinfo=UTC), None, None, {})
     assert first.headers["x-matador-created-at"] == "2026-01-01T00:00:00.000Z"
     assert second.headers["x-matador-created-at"] == "2026-01-02T00:00:00.000Z"
+    assert first.headers["x-matador-correlation-id"] == "c"
+    assert "x-matador-correlation-id" not in second.headers
 
 
-def test_a_blank_is_filled_as_if_it_had_been_there() -> None:
-    codec, moment = JsonCodec(), datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
-    docket = msgspec.structs.replace(make_docket(), created_at=moment, metadata={"a": "<blank>"})
-    stencil = codec.prepare_blank(docket, "<blank>")
-    for text in ("one", "another"):
-        filled = msgspec.structs.replace(docket, metadata={"a": text})
-        whole = codec.encode(Envelope("1", msgspec.Raw(b"1"), filled))
-        assert stencil("1", msgspec.Raw(b"1"), moment, text) == whole
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"correlation_id": "\ud800"},
+        {"metadata": {"a": "\ud800"}},
+        {"metadata": {"\ud800": 1}},
+        {"metadata": {"a": NAN}},
+        {"metadata": {"a": [NAN]}},
+        {"metadata": {1: "a"}},
+        {"metadata": {"a": 1j}},
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("codec", [JsonCodec(), HeaderCodec()], ids=repr)
+def test_a_stencil_refuses_what_encode_refuses(codec: Preparing, changes: dict[str, Any]) -> None:
+    docket = make_docket()
+    stencil, moment = codec.prepare(docket), docket.created_at
+    correlation_id, metadata = changes.get("correlation_id"), changes.get("metadata", {})
+    assert isinstance(codec, JsonCodec | HeaderCodec)
+    with pytest.raises(InvalidEventError) as refused:
+        codec.encode(make_raw(b"1", **changes))
+    with pytest.raises(InvalidEventError) as refused_too:
+        stencil("1", msgspec.Raw(b"1"), moment, None, correlation_id, metadata)
+    assert str(refused_too.value) == str(refused.value)
 
 
-def test_a_codec_that_prepares_in_another_way_fills_no_blanks() -> None:
-    class Other(JsonCodec):
+def test_a_codec_that_encodes_in_another_way_does_not_prepare_in_the_inherited_one() -> None:
+    class Encodes(JsonCodec):
         def encode(self, envelope: Envelope[msgspec.Raw]) -> Encoded:
             return super().encode(envelope)
 
+    class EncodesPayloads(JsonCodec):
+        def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
+            return super().encode_payload(event, payload)
+
+    class Both(Encodes):
         def prepare(self, docket: Docket) -> Stencil:
             return super().prepare(docket)
 
-    assert filling_blanks(JsonCodec()) is not None
-    assert filling_blanks(Other()) is None
-    assert filling_blanks(HeaderCodec()) is None
+        def encode(self, envelope: Envelope[msgspec.Raw]) -> Encoded:
+            return super().encode(envelope)
+
+    assert preparing(JsonCodec()) is not None
+    assert preparing(HeaderCodec()) is not None
+    assert preparing(Both()) is not None
+    assert preparing(Encodes()) is None
+    assert preparing(EncodesPayloads()) is None
+    assert preparing(MessagePackCodec()) is None
 
 
 def test_messagepack_times_of_its_own_type_are_read_too() -> None:
@@ -472,3 +503,32 @@ def test_before_is_found_however_its_name_is_spelled(spelled: bytes) -> None:
 def test_content_type_and_repr(name: str, content_type: str, text: str) -> None:
     assert CODECS[name].content_type == content_type
     assert repr(CODECS[name]) == text
+
+
+def test_a_stencil_writes_times_at_the_edges_of_a_millisecond_as_encode_does() -> None:
+    codec = JsonCodec()
+    stencil = codec.prepare(make_docket())
+    start = datetime(2026, 11, 15, 19, 2, 37, 435_500, UTC)
+    for micros in (0, 499, 500, 501, 999, 1_500, 0, -500, -501):
+        moment = start + timedelta(microseconds=micros)
+        body = stencil("1", msgspec.Raw(b"1"), moment, None, None, None).body
+        milliseconds = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        assert json.loads(body)["docket"]["createdAt"] == milliseconds
+
+
+def test_a_time_of_another_zone_is_written_in_utc() -> None:
+    moment = datetime(2026, 11, 15, 20, 2, 37, 435_123, timezone(timedelta(hours=1)))
+    body = JsonCodec().encode(make_raw(b"1", created_at=moment)).body
+    assert json.loads(body)["docket"]["createdAt"] == "2026-11-15T19:02:37.435Z"
+
+
+def test_metadata_that_cannot_be_encoded_is_named_by_its_key() -> None:
+    with pytest.raises(InvalidEventError, match=r"metadata\['b'\] cannot be encoded"):
+        JsonCodec().encode(make_raw(b"1", metadata={"a": 1, "b": object(), "c": 2}))
+
+
+def test_an_optional_text_may_be_a_number_up_to_a_bound() -> None:
+    for number in (MOST_ATTEMPTS, -MOST_ATTEMPTS):
+        assert readable_text(number) == str(number)
+    for other in (MOST_ATTEMPTS + 1, -MOST_ATTEMPTS - 1, True, 1.0):
+        assert readable_text(other) is None

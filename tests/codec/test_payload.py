@@ -551,3 +551,14 @@ def test_a_codec_can_be_shared_between_threads(codec: Codec) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(send_many, range(16)))
+
+
+def test_a_wrong_value_is_refused_where_nothing_else_needs_a_check() -> None:
+    @event("switched", description="A switch was moved")
+    class Switched(msgspec.Struct):
+        on: bool
+
+    encode = JsonCodec().payload_encoder(event_type_of(Switched))
+    assert bytes(encode(Switched(True))) == b'{"on":true}'
+    with pytest.raises(InvalidEventError, match="switched"):
+        encode(Switched(object()))  # pyright: ignore[reportArgumentType]

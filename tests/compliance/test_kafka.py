@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from tests.support.kafka import SHARE_SETTINGS, OwnKafka, Sweeper, delete_topics, make_topics
+from tests.support.kafka import OwnKafka, Sweeper, delete_topics, make_topics
 from tests.support.raw_kafka import RawKafka
 
-from matador.errors import UnsupportedError
 from matador.model.topology import WorkQueue
 from matador.testing import TransportCompliance
 from matador.testing.compliance.bench import bodies
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnKafka]:
-    own = OwnKafka(tmp_path_factory.mktemp("kafka"), *SHARE_SETTINGS)
+    own = OwnKafka(tmp_path_factory.mktemp("kafka"))
     own.start()
     yield own
     own.kill()
@@ -35,7 +34,8 @@ def sweeper(server: OwnKafka) -> Sweeper:
     return Sweeper(server.url)  # what it has not deleted ends with the server
 
 
-class KafkaCompliance(TransportCompliance):
+@pytest.mark.xdist_group("kafka-compliance")
+class TestKafka(TransportCompliance):
     """On a server of its own: it may run beside the tests on the shared one."""
 
     patience = 30.0
@@ -90,24 +90,3 @@ class KafkaCompliance(TransportCompliance):
         (left,) = await bench.drain(bench.name(), 1)
         assert left.body not in [one.body for one in finished], "and not delivered again"
         assert await bench.count(bench.name()) == 0
-
-
-@pytest.mark.xdist_group("kafka-compliance")
-class TestKafka(KafkaCompliance):
-    pass
-
-
-@pytest.mark.xdist_group("kafka-share")
-class TestKafkaShareGroups(KafkaCompliance):
-    releases_keep_their_place = False
-
-    async def make_transport(self) -> Transport:
-        return KafkaTransport(self.server.url, session=6, groups="share")
-
-    async def test_what_is_finished_can_be_read_again(self) -> None:
-        """The client library does not say what a share group has finished."""
-        bench = await self.open(WorkQueue("events", retention=60))
-        transport = bench.transport
-        assert isinstance(transport, KafkaTransport)
-        with pytest.raises(UnsupportedError, match="share group"):
-            await transport.read(bench.name())

@@ -21,7 +21,7 @@ class TestRabbitMQ(TransportCompliance):
 
     sees_only_ready = True
     releases_keep_their_place = False
-    honours_arguments = True
+    honors_arguments = True
     quiet = 0.05
     url: str
     exact: list[str]

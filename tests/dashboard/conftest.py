@@ -72,9 +72,13 @@ class Browser:
         assert answer.status_code == status, answer.text[:2000]
         return answer
 
-    async def raw_post(self, path: str, form: dict[str, Any], **headers: str) -> httpx.Response:
-        headers = {"origin": f"http://{HOST}", **headers}
-        return await self.client.post(path, data=form, headers=headers)
+    async def raw_post(
+        self, path: str, form: dict[str, Any], **headers: str | None
+    ) -> httpx.Response:
+        """Send a form with other headers; None leaves one out."""
+        given = {"origin": f"http://{HOST}", **headers}
+        sent = {name: value for name, value in given.items() if value is not None}
+        return await self.client.post(path, data=form, headers=sent)
 
     async def login(self, token: str) -> httpx.Response:
         return await self.raw_post("/login", {"token": token, "next": "/"})
@@ -102,10 +106,9 @@ def serve(tmp_path: Path) -> Serve:
     """Serve a dashboard: ``async with serve(app, mask=("amount",)) as browser``."""
 
     @asynccontextmanager
-    async def serving(app: Matador, **options: Any) -> AsyncGenerator[Browser]:
-        queues = options.pop("job_queues", ())
+    async def serving(*services: Any, **options: Any) -> AsyncGenerator[Browser]:
         options.setdefault("history", tmp_path / "history.db")
-        dashboard = Dashboard(app, DashboardOptions(**options), job_queues=queues)
+        dashboard = Dashboard(services, DashboardOptions(**options))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(dashboard.running())
             transport = httpx.ASGITransport(dashboard)

@@ -68,7 +68,7 @@ async def main():
 asyncio.run(main())
 """
 PAGES = [
-    *("/", "/queues", "/events", "/jobs", "/messages", "/dead-letters", "/workers", "/lake"),
+    *("/", "/queues", "/handlers", "/jobs", "/messages", "/dead-letters", "/workers", "/lake"),
     "/audit",
 ]
 # Every control has a name, every page its landmarks, and nothing is wider than the screen.
@@ -194,7 +194,7 @@ async def test_a_failing_subscriber_is_found_and_its_letters_are_redriven(
         await page.keyboard.press("Tab")
         await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
 
-        await page.get_by_role("link", name="Events", exact=True).click()
+        await page.get_by_role("link", name="Handlers", exact=True).click()
         edge = page.locator(".edge", has_text="charge")
         await expect(edge).to_contain_text("failing")
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import httpx
 import pytest
-from tests.dashboard.conftest import HOST, Browser, Serve, depth, fail_orders
+import pytest_asyncio
+from tests.dashboard.conftest import HOST, READER, Browser, Serve, depth, fail_orders
 from tests.support.s3 import SECRET, s3_folder, s3_options
 
 from matador import Matador
@@ -78,50 +82,118 @@ async def test_the_lake_is_queried_reported_and_replayed(
 
 
 ENDLESS = "SELECT count(*) FROM range(1000000000000000) WHERE id % 7 = 3"
+# Stopped after two minutes by no interrupt of Spark, as it is one call of Java's.
+BACKTRACKING = "SELECT rlike(concat(repeat('x', 60), '!'), '^(x+x+)+\\\\1y$')"
+GREEDY = "SELECT size(collect_list(repeat('x', 1000000) || id)) FROM range(100000)"
 
 
-@pytest.mark.timeout(600)
-async def test_a_query_that_takes_too_long_or_is_left_is_stopped(
-    serve: Serve, shop: Callable[..., Matador], tmp_path: Path
-) -> None:
+@pytest_asyncio.fixture
+async def lake(shop: Callable[..., Matador], tmp_path: Path) -> Matador:
+    """The application of a small lake in the folder ``lake``."""
     from matador.spark import Lake
-    from matador.spark.runtime.session import running_session
 
     app = shop(hooks=[Journal(tmp_path / "journal")])
     await fail_orders(app, [1])
     Lake(tmp_path / "lake", schema=app.schema).ingest(tmp_path / "journal")
+    return app
 
-    def jobs() -> list[int]:
-        session = running_session()
-        assert session is not None
-        return list(session.sparkContext.statusTracker().getActiveJobsIds())
 
-    async with serve(app, lake=tmp_path / "lake") as browser:
-        desk = browser.desk.lake
-        assert desk is not None
+def runs(pid: int) -> bool:
+    """Is there a process with this id?"""
+    return Path(f"/proc/{pid}").exists()
+
+
+def processes() -> dict[int, str]:
+    """The processes that answer queries, with those that they have started."""
+    found: dict[int, str] = {}
+    for child in multiprocessing.active_children():
+        if child.name == "matador-lake-query" and child.pid is not None:
+            ours = subprocess.run(
+                ["ps", "-o", "pid=,comm=", "--sid", str(child.pid)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            rows = (line.split(None, 1) for line in ours.stdout.splitlines())
+            found |= {int(pid): name for pid, name in rows}
+    return found
+
+
+@pytest.mark.timeout(600)
+async def test_a_query_that_takes_too_long_or_is_left_is_stopped(
+    serve: Serve, lake: Matador, tmp_path: Path
+) -> None:
+    async with serve(lake, lake=tmp_path / "lake") as browser:
+        assert browser.desk.lake is not None
+        queries = browser.desk.lake.queries
         await browser.post("/lake/query", 200, sql="SELECT 1 AS x")  # Spark has started
+        before = processes()
+        assert "java" in before.values()
 
-        desk.query_seconds = 2.0
+        queries.seconds = 2.0
         late = await browser.post("/lake/query", 400, sql=ENDLESS)
         assert "the query was stopped after 2 seconds" in late.text
         assert "id % 7" in late.text  # what was typed is still there
-        await wait_for(lambda: not jobs(), timeout=60)
-        desk.query_seconds = 600.0
-        await browser.post("/lake/query", 200, sql="SELECT 1 AS x")
+        queries.seconds = 600.0
+        await wait_for(lambda: not queries._tasks, timeout=60)
+        assert processes() == {}
 
         gone = asyncio.Event()
         asking = asyncio.create_task(_post_and_leave(browser, "/lake/query", ENDLESS, gone))
-        await wait_for(lambda: bool(jobs()), timeout=60)
+        await wait_for(lambda: bool(queries._users), timeout=60)
+        again = await browser.post("/lake/query", 400, sql="SELECT 1")
+        assert "your last query still runs" in again.text
         gone.set()
         await asyncio.wait_for(asking, 60)
-        await wait_for(lambda: not jobs(), timeout=60)
         await browser.post("/lake/query", 200, sql="SELECT 1 AS x")
 
         last = asyncio.create_task(browser.post("/lake/query", 400, sql=ENDLESS))
-        await wait_for(lambda: bool(jobs()), timeout=60)
+        await wait_for(lambda: bool(queries._users), timeout=60)
         browser.dashboard.end_live_pages()
         assert "the dashboard is shutting down" in (await last).text
-        await wait_for(lambda: not jobs(), timeout=60)
+    await wait_for(lambda: not any(map(runs, before)), timeout=60)
+
+
+@pytest.mark.timeout(600)
+async def test_a_query_that_spark_cannot_interrupt_is_killed_and_others_are_answered(
+    serve: Serve, lake: Matador, tmp_path: Path
+) -> None:
+    async with serve(lake, lake=tmp_path / "lake", read_token=READER) as browser:
+        assert browser.desk.lake is not None
+        queries = browser.desk.lake.queries
+        await browser.login(READER)
+        other = await login_again(browser)
+        reader = asyncio.create_task(browser.post("/lake/query", 400, sql=BACKTRACKING))
+        await wait_for(lambda: bool(queries._users), timeout=60)
+        assert "<td" in (await other.post("/lake/query", 200, sql="SELECT 17 AS x")).text
+        assert not reader.done()
+        reader.cancel()  # the browser has gone
+        await asyncio.gather(reader, return_exceptions=True)
+        await wait_for(lambda: not queries._tasks, timeout=60)
+        assert list(processes().values()).count("java") == 1  # that of the other one
+        await browser.post("/lake/query", 200, sql="SELECT 1 AS x")
+
+
+@pytest.mark.timeout(600)
+async def test_a_query_that_takes_all_memory_ends_its_own_process_only(
+    serve: Serve, lake: Matador, tmp_path: Path
+) -> None:
+    async with serve(lake, lake=tmp_path / "lake") as browser:
+        greedy = await browser.post("/lake/query", 400, sql=GREEDY)
+        assert "most likely it needs more memory" in greedy.text
+        await browser.post("/lake/query", 200, sql="SELECT 1 AS x")
+        wide = ", ".join(f"{number} AS c{number}" for number in range(101))
+        assert "at most 100" in (await browser.post("/lake/query", 400, sql=f"SELECT {wide}")).text
+
+
+async def login_again(browser: Browser) -> Browser:
+    """Another browser of the same dashboard."""
+    transport = httpx.ASGITransport(browser.dashboard)
+    other = Browser(
+        httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}"), browser.dashboard
+    )
+    await other.login(READER)
+    return other
 
 
 async def _post_and_leave(browser: Browser, path: str, sql: str, gone: asyncio.Event) -> None:

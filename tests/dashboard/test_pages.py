@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
-from tests.dashboard.conftest import Serve, fail_orders
-from tests.support.shop import OrderPlaced
+from tests.dashboard.conftest import Serve, depth, fail_orders
+from tests.support.shop import OrderPlaced, subscribed
+from tests.ways.places import place_on
 
-from matador import Matador
+from matador import Matador, Schema, Topology
 from matador.dashboard import link
 from matador.dashboard.journal_reader import read_new_segments
 from matador.dashboard.live import PARTS, rendered
@@ -69,10 +73,16 @@ async def test_a_history_shows_throughput_failures_and_workers(
         await wait_for(lambda: browser.desk.monitor.snapshot.dead == 1, timeout=30)
         page = await browser.get("/")
         assert "handled a minute" in page
-        assert "50% of the attempts" in page or "% of the attempts of charge" in page
+        assert "% of the attempts fail: order.placed for charge" in page
+        for chart in ("Attempts by outcome", "Running time of subscribers"):
+            assert chart in page
+        zone = f"{datetime.now().astimezone():%Z}"
+        assert re.search(rf"<time[^>]*>[-0-9]+ [:0-9]+ {zone}</time>", page)
+        assert f'text-anchor="end">{zone}</text>' in page
         for period in ("15m", "24h", "7d", "nonsense"):
-            assert 'class="chart"' in await browser.get(f"/?period={period}")
-        events = await browser.get("/events")
+            page = await browser.get(f"/?period={period}")
+            assert page.count('role="img" aria-label="Chart: ') == page.count('class="chart"') > 0
+        events = await browser.get("/handlers")
         assert "failing" in events
         assert "3 attempts" in events
         workers = await browser.get("/workers")
@@ -119,6 +129,26 @@ async def test_a_worker_says_what_it_does_now_and_is_lost_when_it_dies(
         assert "no worker consumes events any more: the last one was lost" in page
 
 
+async def test_a_worker_of_jobs_says_what_it_does_now(serve: Serve, tmp_path: Path) -> None:
+    jobs, release = Queue("emails", provider=f"sqlite:///{tmp_path}/jobs.db"), asyncio.Event()
+
+    @jobs.job
+    async def welcome() -> None:
+        await release.wait()
+
+    history = History(tmp_path / "history.db", interval=0.05)
+    async with Worker(jobs, hooks=[history]), serve(jobs) as browser:
+        job = await jobs.add("welcome")
+        store = browser.desk.store
+        await wait_for(lambda: any(one.running for one in store.workers(0)), timeout=30)
+        page = await browser.get("/workers")
+        assert job.id in page
+        assert ">welcome (job)<" in page
+        assert "Idle." not in page
+        release.set()
+        await wait_for(lambda: not any(one.running for one in store.workers(0)), timeout=30)
+
+
 async def test_a_database_that_was_deleted_is_a_problem(
     serve: Serve, shop: Shop, tmp_path: Path
 ) -> None:
@@ -129,7 +159,7 @@ async def test_a_database_that_was_deleted_is_a_problem(
         await wait_for(lambda: browser.desk.monitor.snapshot.queues, timeout=30)
         assert "Nothing is wrong" in await browser.get("/")
         (tmp_path / "shop.db").unlink()
-        await wait_for(lambda: browser.desk.monitor.snapshot.problem is not None, timeout=30)
+        await wait_for(lambda: browser.desk.monitor.snapshot.problems, timeout=30)
         page = await browser.get("/")
         assert "was deleted or replaced" in page
         assert "Nothing is wrong" not in page
@@ -223,7 +253,7 @@ async def test_the_history_is_read_from_the_journal_once(shop: Shop, tmp_path: P
     stats = read_stats(again, "1h", now)
     assert sum(map(sum, stats.outcomes.values())) == 6
     assert stats.edges["order.placed", "charge"].totals == {"success": 2, "dead-letter": 1}
-    assert again.attempts_by_worker(now - 3600)
+    assert again.attempts_by_worker(now - 3600, "journal")
     again.close()
 
 
@@ -241,6 +271,7 @@ async def test_a_journal_with_foreign_lines_is_read(tmp_path: Path) -> None:
 
 async def test_jobs_are_listed_paused_retried_and_removed(serve: Serve, shop: Shop) -> None:
     async def fail(job: ActiveJob[Any]) -> None:
+        await job.update_progress(40)
         raise ValueError(f"<b>no</b> {job.data['card']}")
 
     app = shop("memory://")
@@ -248,37 +279,42 @@ async def test_jobs_are_listed_paused_retried_and_removed(serve: Serve, shop: Sh
         emails = Queue("emails", provider=app.transport)
         await emails.add("welcome", {"card": "4111"}, attempts=1, job_id="one/1")
         await emails.add("welcome", {"card": "4222"}, attempts=1, job_id="two")
-        await emails.schedule("nightly", "report", {}, cron="0 3 * * *")
         async with Worker("emails", fail, provider=app.transport):
             await wait_for(lambda: _failed(emails, 2), timeout=30)
-        async with serve(app, job_queues=[emails], mask=("card",)) as browser:
-            page = await browser.get("/jobs")
-            assert "nightly" in page
-            assert "0 3 * * *" in page
-            listed = await browser.get("/jobs/queue?queue=emails&status=failed")
-            assert "one/1" in listed
+        async with serve(app, emails, mask=("card",)) as browser:
+            await browser.letters_known(2)
+            listed = await browser.get("/dead-letters?queue=emails")
             assert "&lt;b&gt;no&lt;/b&gt;" in listed
+            assert "2 failed jobs of emails" in await browser.get("/")
+            (letter,) = set(browser.desk.index.find("one/1"))
+            page = await browser.get(f"/dead-letters/{letter.number}")
+            assert "&#34;card&#34;: &#34;••••••&#34;" in page
+            assert "in fail" in page  # its traceback
             one = await browser.get("/jobs/job?queue=emails&id=one/1")
             assert "&#34;card&#34;: &#34;••••••&#34;" in one
-            await browser.post("/jobs/queue?queue=emails", action="pause")
+            assert "40" in one
+            assert f'href="/dead-letters/{letter.number}"' in one
+            found = await browser.get("/messages?id=two")
+            assert found.count("<h2><code>two</code>") == 1
+            await browser.post("/queues/change?queue=emails", action="pause", back="/jobs")
             assert "paused" in await browser.get("/jobs")
             await browser.post("/jobs/job?queue=emails&id=one/1", action="retry")
+            assert "welcome" in await browser.get("/jobs/queue?queue=emails&status=waiting")
             asked = await browser.post("/jobs/job?queue=emails&id=two", 200, action="remove")
             assert "would be removed for good" in asked.text
             assert (await emails.stats()).failed == 1  # nothing happened yet
             await browser.post("/jobs/job?queue=emails&id=two", action="remove", sure="yes")
             stats = await emails.stats()
             assert (stats.failed, stats.waiting, stats.paused) == (0, 1, True)
-            await browser.post("/jobs/queue?queue=emails", action="resume")
+            await browser.post("/queues/change?queue=emails", action="resume")
             await browser.post("/jobs/job?queue=emails&id=nobody", 404, action="remove")
             await browser.post("/jobs/job?queue=emails&id=nobody", 404, action="remove", sure="yes")
             await browser.post("/jobs/job?queue=emails&id=nobody", 404, action="retry")
             await browser.post("/jobs/job?queue=emails&id=one/1", 409, action="retry")
-            await browser.post("/jobs/queue?queue=other", 404, action="pause")
             await browser.get("/jobs/queue?queue=other", 404)
             await browser.get("/jobs/queue?queue=emails&status=nonsense", 404)
             audit = await browser.get("/audit")
-            for action in ("pause jobs", "retry job", "remove job", "resume jobs"):
+            for action in ("pause queue", "retry job", "remove job", "resume queue"):
                 assert action in audit
 
 
@@ -286,20 +322,163 @@ async def _failed(queue: Queue, number: int) -> bool:
     return (await queue.stats()).failed == number
 
 
-async def test_all_failed_jobs_are_retried(serve: Serve, shop: Shop) -> None:
-    async def fail(job: ActiveJob[Any]) -> None:
-        raise ValueError("no")
+@pytest.mark.parametrize(
+    "transport", ["memory", "sqlite", pytest.param("redis", marks=pytest.mark.broker)]
+)
+async def test_schedules_run_now_pause_and_end(
+    transport: str, serve: Serve, tmp_path: Path
+) -> None:
+    async with place_on(transport, tmp_path) as place:
+        emails = Queue("emails", provider=place.open(jobs=True))
+        async with emails, serve(emails) as browser:
+            key = "<b>nightly"
+            await emails.schedule(key, "report", {"to": "ada"}, cron="0 3 * * *", attempts=7)
+            page = await browser.get("/jobs")
+            assert "&lt;b&gt;nightly" in page
+            assert "0 3 * * *" in page
+            path = f"/jobs/schedule?{urlencode({'queue': 'emails', 'key': key})}"
+            assert html.escape(path) in page
+            await browser.post(path, action="run")
+            (job,) = await emails.list("waiting")
+            assert (job.name, job.data, job.max_attempts) == ("report", {"to": "ada"}, 7)
 
-    app = shop("memory://")
+            await browser.post(path, action="pause")
+            await emails.schedule(key, "report", {"to": "bob"}, cron="0 3 * * *")  # a restart
+            (schedule,) = await emails.schedules()
+            assert (schedule.paused, schedule.next_at) == (True, None)
+            assert ">paused</span>" in await browser.get("/jobs")
+            async with Worker("emails", _succeed, provider=emails.provider):
+                await wait_for(lambda: _waiting(emails, 0), timeout=30)
+            assert (await emails.stats()).delayed <= 1  # BullMQ keeps the next job of a schedule
+            await browser.post(path, action="resume")
+            (schedule,) = await emails.schedules()
+            assert not schedule.paused
+            assert schedule.next_at is not None
+            assert schedule.next_at - datetime.now(UTC) < timedelta(days=1, hours=1)
+
+            asked = await browser.post(path, 200, action="remove")
+            assert "would not run any more" in asked.text
+            assert len(await emails.schedules()) == 1
+            await browser.post(path, action="remove", sure="yes")
+            assert await emails.schedules() == []
+            for action in ("run", "pause", "resume"):
+                await browser.post(path, 404, action=action)
+            await browser.post(path, 404, action="remove", sure="yes")
+            await browser.post(path, 404, action="delete")
+            audit = await browser.get("/audit")
+            for action in ("run schedule", "pause schedule", "resume schedule", "remove schedule"):
+                assert action in audit
+
+
+async def _succeed(job: ActiveJob[Any]) -> None:
+    """Does nothing."""
+
+
+async def _waiting(queue: Queue, number: int) -> bool:
+    stats = await queue.stats()
+    return stats.waiting + stats.active == number
+
+
+def order_on(page: str, *names: str) -> list[str]:
+    """The names, in the order in which a page has them as the names of rows; only those it has."""
+    places = {one: page.find(f">{one}</a>") for one in names}
+    return sorted((one for one in names if places[one] >= 0), key=lambda one: places[one])
+
+
+async def test_queues_are_searched_sorted_and_shown_in_parts(serve: Serve, tmp_path: Path) -> None:
+    names = ["emails", "invoices", *(f"q{number:03}" for number in range(120))]
+    app = Matador(
+        f"sqlite:///{tmp_path}/shop.db",
+        schema=Schema({OrderPlaced: [subscribed(_nothing, "one", queue="invoices")]}),
+        topology=Topology("shop", queues=names),
+        consume_from=[],
+    )
     async with app:
-        emails = Queue("emails", provider=app.transport)
-        for _ in range(3):
-            await emails.add("welcome", {}, attempts=1)
-        async with Worker("emails", fail, provider=app.transport):
-            await wait_for(lambda: _failed(emails, 3), timeout=30)
-        async with serve(app, job_queues=[emails]) as browser:
-            await browser.post("/jobs/queue?queue=emails", action="retry-all")
-            assert (await emails.stats()).waiting == 3
+        await app.send(OrderPlaced("1", 1))
+    async with serve(app) as browser:
+        await wait_for(lambda: browser.desk.monitor.snapshot.queues, timeout=30)
+        page = await browser.get("/queues")
+        assert order_on(page, "emails", "invoices", "q097", "q098") == [*names[:2], "q097"]
+        assert "More of 122" in page
+        rest = await browser.get("/queues?from=100")
+        assert order_on(rest, "emails", "q097", "q098", "q119") == ["q098", "q119"]
+        found = await browser.get("/queues?q=INVOICE")
+        assert order_on(found, *names) == ["invoices"]
+        assert 'value="INVOICE"' in found
+        assert "No queue matches." in await browser.get("/queues?q=nothing")
+        first = await browser.get("/queues?sort=waiting")
+        assert order_on(first, "emails", "invoices") == ["invoices", "emails"]
+        session = next(iter(browser.desk.sessions._sessions.values()))
+        live = await rendered(browser.desk, session, "queues", {"q": "email"})
+        assert order_on(live, *names) == ["emails"]
+        for odd in ("from=-1", "from=99999999999", "sort=nonsense", "q=%00<b>"):
+            assert "<b>" not in (await browser.get(f"/queues?{odd}")).partition("<main")[2][:2000]
+
+
+async def test_handlers_are_searched_and_sorted(serve: Serve, shop: Shop) -> None:
+    app = shop()
+    await fail_orders(app, [500])
+    async with serve(app) as browser:
+        await browser.letters_known(1)
+        page = await browser.get("/handlers?sort=dead+letters")
+        assert page.index("<h2>order.placed") < page.index("<h2>order.paid")
+        found = await browser.get("/handlers?q=book")
+        assert "<h2>order.paid" in found
+        assert "<h2>order.placed" not in found
+        assert "Nothing matches." in await browser.get("/handlers?q=nothing")
+
+
+async def test_the_page_of_a_queue_shows_it_alone_and_cancels_what_waits(
+    serve: Serve, shop: Shop, tmp_path: Path
+) -> None:
+    history = History(tmp_path / "history.db", interval=0.05)
+    await fail_orders(shop(hooks=[history]), [500, 1])
+    app = shop()
+    async with app.producer() as sender:
+        for number in range(3):
+            await sender.send(OrderPlaced(f"waits{number}", 1))
+    async with serve(app) as browser:
+        await wait_for(lambda: browser.desk.monitor.snapshot.queues, timeout=30)
+        page = await browser.get("/queues/queue?queue=events")
+        assert "shop.events" in page
+        assert "What became of every attempt: attempts in 1 min each." in page
+        boxes = re.findall(r'name="message" value="([^"]+)"', page)
+        assert len(boxes) == 6  # two subscribers each
+        await browser.get("/queues/queue?queue=nothing", 404)
+        await browser.post("/queues/cancel?queue=nothing", 404, message=boxes[:2])
+        await browser.post("/queues/cancel?queue=events", 400)
+        asked = await browser.post("/queues/cancel?queue=events", 200, message=boxes[:2])
+        assert "2 messages of events would be deleted" in asked.text
+        assert (await depth(app)).total == 6
+        done = await browser.post("/queues/cancel?queue=events", 200, message=boxes[:2], sure="yes")
+        assert "2 messages cancelled." in done.text
+        again = await browser.post(
+            "/queues/cancel?queue=events", 200, message=boxes[1:3], sure="yes"
+        )
+        assert "1 message cancelled. 1 message handled, or gone, in the meantime." in again.text
+        assert (await depth(app)).total == 3
+        audit = await browser.get("/audit")
+        assert boxes[0].split(" ")[0] in audit
+
+
+async def test_the_latest_attempts_are_listed(serve: Serve, shop: Shop, tmp_path: Path) -> None:
+    async with serve(shop()) as browser:
+        assert "No attempt is recorded." in await browser.get("/messages")
+    history = History(tmp_path / "history.db", interval=0.05)
+    await fail_orders(shop(hooks=[history]), [500, 1])
+    async with serve(shop()) as browser:
+        page = await browser.get("/messages")
+        assert "only failed attempts are known" in page
+        assert (page.count(">dead-letter</span>"), page.count(">success</span>")) == (1, 0)
+    app = shop(hooks=[Journal(tmp_path / "journal")])
+    await fail_orders(app, [1, 2])
+    async with serve(app) as browser:
+        page = await browser.get("/messages")
+        assert page.count(">success</span>") == 4
+        assert page.count('<a href="/messages?id=') == 4
+
+
+async def _nothing(envelope: Any) -> None: ...
 
 
 async def test_pages_without_jobs_or_a_lake_say_so(serve: Serve, shop: Shop) -> None:
@@ -326,10 +505,10 @@ async def test_every_live_part_is_what_its_page_shows(serve: Serve, shop: Shop) 
         page = await browser.get("/queues")
         session = next(iter(browser.desk.sessions._sessions.values()))
         for name in set(PARTS) - {"move", "lake", "replay"}:
-            part = await rendered(browser.desk, session, name, {})
+            part = await rendered(browser.desk, session, name, {"queue": "events"})
             assert "<html" not in part
             assert part.strip()
-        row = re.search(r'class="n" data-label="Undeliverable">.*?</td>', page)
+        row = re.search(r'class="n" data-label="Dead letters">.*?</td>', page)
         assert row is not None
         assert row[0] in await rendered(browser.desk, session, "queues", {})
 
@@ -341,13 +520,13 @@ async def test_a_broker_that_is_gone_is_said_and_found_again(serve: Serve, shop:
         await browser.letters_known(1)
         await app.transport.disconnect()
         browser.desk.monitor.look_soon()
-        await wait_for(lambda: browser.desk.monitor.snapshot.problem is not None, timeout=30)
+        await wait_for(lambda: browser.desk.monitor.snapshot.problems, timeout=30)
         page = await browser.get("/")
         assert "problem" in page
         await browser.post("/dead-letters/1/edit", 503, payload="{}")
         await app.transport.connect()
         browser.desk.monitor.look_soon()
-        await wait_for(lambda: browser.desk.monitor.snapshot.problem is None, timeout=30)
+        await wait_for(lambda: not browser.desk.monitor.snapshot.problems, timeout=30)
 
 
 async def test_a_broker_that_is_down_at_the_start_is_waited_for(
@@ -370,8 +549,8 @@ async def test_a_broker_that_is_down_at_the_start_is_waited_for(
     monkeypatch.setattr(app.transport, "connect", refused)
     async with serve(app) as browser:
         await wait_for(lambda: failures < 0)
-        await wait_for(lambda: browser.desk.monitor.snapshot.problem is not None)
-        for path in ("/", "/queues", "/events", "/dead-letters", "/workers", "/jobs", "/audit"):
+        await wait_for(lambda: browser.desk.monitor.snapshot.problems)
+        for path in ("/", "/queues", "/handlers", "/dead-letters", "/workers", "/jobs", "/audit"):
             assert "1 dead letter of events" not in await browser.get(path)
         assert "the connection to sqlite is" in await browser.get("/")
         may_connect.set()
@@ -384,6 +563,7 @@ async def test_what_will_not_pass_ends_the_start(
     serve: Serve, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = shop()
+    await fail_orders(app, [1])
 
     async def refused() -> None:
         raise ConfigurationError("this database is of a newer version")

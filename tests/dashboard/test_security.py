@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from tests.dashboard.conftest import HOST, OPERATOR, READER, Serve, fail_orders
 from matador import Matador
 from matador.dashboard import DashboardOptions
 from matador.dashboard.guard import HEADERS
+from matador.dashboard.letter_index import IndexFilter
 from matador.dashboard.options import is_known_host
 from matador.dashboard.sessions import Sessions
 from matador.errors import ConfigurationError
 
 PAGES = [
-    *("/", "/queues", "/events", "/jobs", "/messages", "/messages?id=x", "/dead-letters"),
+    *("/", "/queues", "/handlers", "/jobs", "/messages", "/messages?id=x", "/dead-letters"),
     *("/workers", "/lake", "/audit", "/live?page=overview", "/moves/x", "/dead-letters/1"),
 ]
 
@@ -37,8 +39,20 @@ def test_this_machine_needs_none(host: str) -> None:
 def test_tokens_are_long_different_and_never_shown() -> None:
     with pytest.raises(ConfigurationError, match="at least 16"):
         DashboardOptions(history="h.db", token="short")
-    with pytest.raises(ConfigurationError, match="the same"):
-        DashboardOptions(history="h.db", token=OPERATOR, read_token=OPERATOR)
+    for token, read_token in (
+        (OPERATOR, OPERATOR),
+        ({"ada": OPERATOR, "bob": OPERATOR}, None),
+        ({"ada": OPERATOR}, {"ada": READER}),
+    ):
+        with pytest.raises(ConfigurationError, match="the same"):
+            DashboardOptions(history="h.db", token=token, read_token=read_token)
+    with pytest.raises(ConfigurationError, match="the token of ada must"):
+        DashboardOptions(history="h.db", token={"ada": ""})
+    for name in ("a\nb", "x" * 61):
+        with pytest.raises(ConfigurationError, match="no name for a user"):
+            DashboardOptions(history="h.db", token={name: OPERATOR})
+    shown = repr(DashboardOptions(history="h.db", token={"ada": OPERATOR}))
+    assert OPERATOR not in shown
     shown = repr(DashboardOptions(history="h.db", token=OPERATOR, read_token=READER))
     assert OPERATOR not in shown
     assert READER not in shown
@@ -77,6 +91,39 @@ async def test_a_wrong_token_is_refused_recorded_and_finally_blocked(
     assert "wrong-token" not in log
 
 
+@pytest.mark.parametrize("configured", [{"token": OPERATOR}, {"read_token": READER}])
+@pytest.mark.parametrize("form", [{"next": "/"}, {"token": ""}, {"token": " "}, {"token": "\0"}])
+async def test_an_empty_or_missing_token_opens_nothing(
+    serve: Serve,
+    shop: Callable[..., Matador],
+    configured: dict[str, str],
+    form: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("matador.dashboard.pages.access._PAUSE", 0.0)
+    async with serve(shop(), **configured) as browser:
+        answer = await browser.raw_post("/login", form)
+        assert (answer.status_code, dict(browser.client.cookies)) == (403, {})
+        for cookie in ("", "x"):
+            browser.client.cookies.set("matador_8080", cookie)
+            assert (await browser.client.get("/")).status_code == 401
+
+
+@pytest.mark.parametrize("name", ["token", "read_token"])
+def test_an_empty_token_is_no_token(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="at least 16"):
+        DashboardOptions(history="h.db", host="0.0.0.0", **{name: ""})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("origin", [None, "", "null"])
+async def test_a_login_from_nowhere_is_refused(
+    serve: Serve, shop: Callable[..., Matador], origin: str | None
+) -> None:
+    async with serve(shop(), token=OPERATOR) as browser:
+        answer = await browser.raw_post("/login", {"token": OPERATOR}, origin=origin)
+        assert (answer.status_code, dict(browser.client.cookies)) == (403, {})
+
+
 async def test_the_right_token_opens_a_session(serve: Serve, shop: Callable[..., Matador]) -> None:
     async with serve(shop(), token=OPERATOR) as browser:
         answer = await browser.login(OPERATOR)
@@ -87,6 +134,29 @@ async def test_the_right_token_opens_a_session(serve: Serve, shop: Callable[...,
         assert "operator" in await browser.get("/")
         await browser.post("/logout")
         assert (await browser.client.get("/")).status_code == 401
+
+
+async def test_users_have_names_in_the_audit_log(
+    serve: Serve, shop: Callable[..., Matador], tmp_path: Path
+) -> None:
+    app = shop()
+    tokens = {"ada": OPERATOR, "bob": "another-token-0123456789"}
+    async with app, serve(app, token=tokens, read_token={"eve": READER}) as browser:
+        for token, action in ((OPERATOR, "pause"), (tokens["bob"], "resume")):
+            await browser.login(token)
+            await browser.post("/queues/change?queue=events", action=action)
+        await browser.login(READER)
+        await browser.post("/queues/change?queue=events", 403, action="pause")
+        assert '<span class="soft">eve</span>' in await browser.get("/audit")
+    log = (tmp_path / "history.db.audit.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in log]
+    assert [(one["who"], one["action"]) for one in entries] == [
+        ("operator ada at 127.0.0.1", "login"),
+        ("operator ada at 127.0.0.1", "pause queue"),
+        ("operator bob at 127.0.0.1", "login"),
+        ("operator bob at 127.0.0.1", "resume queue"),
+        ("read-only eve at 127.0.0.1", "login"),
+    ]
 
 
 async def test_a_login_leads_to_no_other_site(serve: Serve, shop: Callable[..., Matador]) -> None:
@@ -113,6 +183,7 @@ async def test_a_reader_sees_but_cannot_redrive_purge_or_edit(
             ("/moves/x/confirm", {}),
             ("/jobs/queue?queue=emails", {"action": "pause"}),
             ("/queues/change?queue=events", {"action": "pause"}),
+            ("/queues/cancel?queue=events", {"message": "x 1", "sure": "yes"}),
             ("/lake/replays", {"event": "order.placed"}),
         ):
             await browser.post(path, 403, **form)
@@ -132,10 +203,15 @@ async def test_a_reader_sees_but_cannot_redrive_purge_or_edit(
         ({"csrf": True}, {"origin": "https://evil.example"}),
         ({"csrf": True}, {"origin": "null"}),
         ({"csrf": True}, {"origin": ""}),
+        ({"csrf": True}, {"origin": None}),
+        ({"csrf": ""}, {}),
     ],
 )
 async def test_forged_forms_are_refused(
-    serve: Serve, shop: Callable[..., Matador], form: dict[str, object], headers: dict[str, str]
+    serve: Serve,
+    shop: Callable[..., Matador],
+    form: dict[str, object],
+    headers: dict[str, str | None],
 ) -> None:
     async with serve(shop()) as browser:
         if form.get("csrf") is True:
@@ -287,6 +363,46 @@ async def test_nothing_is_done_that_cannot_be_recorded(
         assert "so nothing was done" in refused.text
         assert move.state == "counted"
         assert browser.desk.monitor.snapshot.dead == 1
+
+
+async def test_a_line_that_a_full_disk_cut_off_hides_no_action(
+    serve: Serve, shop: Callable[..., Matador], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "history.db.audit.jsonl"
+    write = os.write
+
+    def cut_off(file: int, data: bytes) -> int:
+        return write(file, data[:20])
+
+    app = shop()
+    async with app, serve(app) as browser:
+        await browser.post("/queues/change?queue=events", action="pause")
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", cut_off)
+            await browser.post("/queues/change?queue=events", 503, action="resume")
+        assert not path.read_bytes().endswith(b"\n")
+        for action in ("resume", "pause"):
+            await browser.post("/queues/change?queue=events", action=action)
+        actions = [one["action"] for one in browser.desk.audit.last(9)]
+        assert actions == ["pause queue", "resume queue", "pause queue"]
+        assert "resume queue" in await browser.get("/audit")
+    assert len(path.read_text().splitlines()) == 4
+
+
+async def test_the_audit_log_names_the_cause_and_the_selected_letters(
+    serve: Serve, shop: Callable[..., Matador]
+) -> None:
+    app = shop()
+    await fail_orders(app, [500, 600])
+    async with serve(app) as browser:
+        await browser.letters_known(2)
+        (group,) = browser.desk.index.groups(IndexFilter(), 9)
+        chosen = browser.desk.index.entries([1])[0]
+        await browser.move(verb="purge", letter="1")
+        await browser.move(verb="purge", scope="all", group=group.signature)
+        page = await browser.get("/audit")
+        assert chosen.id in page
+        assert "DontRetry: order o&lt;n&gt; of &lt;n&gt; was declined" in page
 
 
 async def test_the_audit_log_names_who_did_what(

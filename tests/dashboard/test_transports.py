@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,27 @@ from tests.support.sqs import CREDENTIALS, forget_queues
 from matador import Matador, Topology
 from matador.observe import History
 from matador.testing import wait_for
+from matador.transports import (
+    MemoryTransport,
+    MultiTransport,
+    RabbitMQTransport,
+    SqliteTransport,
+)
 
 PAGES = [
-    *("/", "/queues", "/events", "/jobs", "/messages", "/dead-letters", "/workers", "/lake"),
+    *("/", "/queues", "/handlers", "/jobs", "/messages", "/dead-letters", "/workers", "/lake"),
     *("/audit", "/?period=24h", "/dead-letters?error=declined", "/dead-letters?field=amount>100"),
 ]
 LETTERS = 3
 PAUSE = (
     "cannot pause a queue for all of its workers; stop the workers instead: messages wait in the "
-    "queue. Job queues can be paused."
+    "queue."
 )
 BY_TAKING = "shows messages only by taking them, so the age of the oldest message is not shown."
 SAID = {
     "memory": [],
     "sqlite": [],
+    "group": [],
     "redis": [],
     "bullmq": [],
     "rabbitmq": [f"rabbitmq {BY_TAKING}", f"rabbitmq {PAUSE}"],
@@ -55,10 +63,11 @@ async def shop_on(name: str, folder: Path, history: Path) -> AsyncGenerator[Mata
     """A shop on a broker, in a namespace of its own, which ends with it."""
     namespace = f"dash{uuid.uuid4().hex[:8]}"
     server = "redis" if name == "bullmq" else name
-    url = {"memory": "memory://", "sqlite": f"sqlite:///{folder}/shop.db"}.get(name)
-    url = url or broker_url(server)
+    local = {"memory": "memory://", "sqlite": f"sqlite:///{folder}/shop.db", "group": ""}
+    url = local[name] if name in local else broker_url(server)
+    given = url.replace("redis://", "bullmq://") if name == "bullmq" else url
     app = Matador(
-        url.replace("redis://", "bullmq://") if name == "bullmq" else url,
+        group_in(folder) if name == "group" else given,
         schema=SCHEMA,
         topology=Topology(namespace, queues=["events"]),
         consume_from=["events"],
@@ -83,11 +92,19 @@ async def shop_on(name: str, folder: Path, history: Path) -> AsyncGenerator[Mata
                 pass
 
 
+def group_in(folder: Path) -> MultiTransport:
+    """A group in which each transport gets every other message."""
+    names = cycle(["sqlite", "memory"])
+    members = [SqliteTransport(folder / "shop.db"), MemoryTransport()]
+    return MultiTransport(members, choose=lambda: next(names))
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "memory",
         "sqlite",
+        "group",
         *(pytest.param(one, marks=broker) for one in ("redis", "bullmq", "rabbitmq", "sqs")),
         pytest.param("kafka", marks=[broker, pytest.mark.kafka]),
     ],
@@ -117,7 +134,7 @@ async def test_every_page_shows_failures_and_says_what_it_cannot_show(
         queues = await browser.get("/queues")
         assert list(monitor.snapshot.cannot) == SAID[name]
         assert all(one in queues for one in SAID[name])
-        await wait_for(lambda: says(browser, "/events", "failing"))
+        await wait_for(lambda: says(browser, "/handlers", "failing"))
         await wait_for(lambda: says(browser, "/workers", "alive"))
         assert await says(browser, "/dead-letters?field=amount>100", "Looked at 3 dead letters")
 
@@ -150,7 +167,7 @@ async def pauses_and_resumes(browser: Browser, app: Matador) -> None:
         refused = await browser.post("/queues/change?queue=events", 409, action="pause")
         assert "stop the workers instead" in refused.text
         return
-    handled = [one.handled for one in app.health().queues]
+    handled = [one.handled for one in app.consumer_health]
     await browser.post("/queues/change?queue=events", action="pause")
     page = await browser.get("/queues")
     assert ">paused</span>" in page
@@ -160,7 +177,7 @@ async def pauses_and_resumes(browser: Browser, app: Matador) -> None:
     await wait_for(lambda: depth_is(app, 2))
     health = app.health()
     assert health.status == "healthy"
-    assert [(one.handled, one.receiving) for one in health.queues] == [(handled[0], True)]
+    assert [(one.handled, one.receiving) for one in app.consumer_health] == [(handled[0], True)]
     await browser.post("/queues/change?queue=events", action="resume")
     assert ">paused</span>" not in await browser.get("/queues")
     await wait_for(lambda: depth_is(app, 0), timeout=10)
@@ -177,3 +194,19 @@ async def is_dead_again(browser: Browser, app: Matador) -> bool:
     if sorted(one.envelope.docket.attempts for one in letters) != [1] * LETTERS:
         return False
     return await says(browser, "/dead-letters?look=1", f"{LETTERS} dead letters")
+
+
+async def test_a_group_says_which_of_its_transports_is_not_counted(
+    serve: Serve, tmp_path: Path
+) -> None:
+    members = [SqliteTransport(tmp_path / "shop.db"), RabbitMQTransport("amqp://127.0.0.1:1")]
+    app = Matador(
+        MultiTransport(members), schema=SCHEMA, topology=Topology("shop", queues=["events"])
+    )
+    async with app, serve(app) as browser:
+        await app.send(OrderPlaced("o-1", 5))
+        await wait_for(lambda: says(browser, "/queues", "its messages are not counted"))
+        (view,) = browser.desk.monitor.snapshot.queues
+        assert view.counts.depth is not None
+        assert view.counts.depth.ready == 2, "for each of its subscribers"
+        assert "rabbitmq is failed: its messages are not counted." in await browser.get("/queues")

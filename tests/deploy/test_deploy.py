@@ -22,8 +22,8 @@ from tests.support.promtool import promtool
 from typer.main import get_command
 
 from matador.cli.program import program
-from matador.observe import PrometheusMetrics
-from matador.runtime.lifecycle import Shutdown
+from matador.observe import Metrics
+from matador.runtime.service import Shutdown
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -187,7 +187,7 @@ def test_the_objects_refer_to_each_other() -> None:
 def test_the_queries_are_valid_and_about_metrics_that_exist(tmp_path: Path) -> None:
     queries = [one["metadata"]["query"] for one in SCALED["spec"]["triggers"]]
     assert all(float(one["metadata"]["threshold"]) > 0 for one in SCALED["spec"]["triggers"])
-    metrics = PrometheusMetrics()
+    metrics = Metrics()
     known = {family.name for family in metrics.registry.collect()}
     for query in queries:
         assert set(re.findall(r"matador_\w+", query)) <= known

@@ -13,11 +13,15 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from docs.include import code
 from tests.docs.brokers import Brokers
 
 ROOT = Path(__file__).parents[2]
 
-_FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r'(?:^<!-- include "([^"\n]+)" -->\n)?^```(\w*)([^\n]*)\n(.*?)^```$', re.MULTILINE | re.DOTALL
+)
+_INCLUDED = re.compile(r'--8<-- "([^"\n]+)"\n')
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{8}\b")
 # Today's times are shown without their date, others without their seconds.
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*|\b\d\d:\d\d:\d\d\S*")
@@ -26,11 +30,15 @@ _PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, the rest of its first line, and its text."""
+    """A fenced block: its language, the rest of its first line, its text, and where that is from.
+
+    ``source``: ``examples/shop.py:app``; empty: the text is from nowhere else.
+    """
 
     language: str
     info: str
     text: str
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,22 @@ class Command:
 
 def blocks(page: Path) -> list[Block]:
     """All fenced blocks of a page."""
-    return [Block(*found) for found in _FENCE.findall(page.read_text())]
+    found: list[Block] = []
+    for source, language, info, text in _FENCE.findall(page.read_text()):
+        include = _INCLUDED.fullmatch(text)
+        if include is not None:  # by the site generator
+            source, text = include[1], code(include[1])
+        found.append(Block(language, info, text, source))
+    return found
+
+
+def programs(page: Path) -> dict[str, str]:
+    """The complete programs of a page, by their file names: what a reader copies from it."""
+    return {
+        Path(block.source).name: block.text
+        for block in blocks(page)
+        if block.language == "python" and block.source.endswith(".py")
+    }
 
 
 def commands(page: Path) -> list[Command]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.include import code
 from tests.docs.sessions import ROOT, Block, Session, blocks, commands, missing
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -20,16 +21,6 @@ ON_SPARK = [
     pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(900),
 ]
-EXAMPLE_CODE = {
-    code.strip() + "\n"
-    for example in (ROOT / "examples").glob("*.py")
-    for code in [
-        example.read_text(),
-        *re.findall(
-            r"\[start:\w+\]\n(.*?)^# --8<--", example.read_text(), re.DOTALL | re.MULTILINE
-        ),
-    ]
-}
 WITH_OUTPUT = [
     (page, block) for page in PAGES for block in blocks(page) if block.language == "text"
 ]
@@ -51,19 +42,12 @@ def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
         assert block.language in known, f"unknown kind of block:\n{block.text}"
         if block.language in ("console", "sh", "sql", "text"):
             continue
-        if page.name == "README.md" and page.parent == ROOT:  # GitHub does not support includes
-            assert block.text in EXAMPLE_CODE
-            continue
-        found = re.fullmatch(
-            r'--8<-- "((?:(?:examples|docs/snippets|tests/docs)/[\w./]+\.(?:py|mjs|ini|toml))'
-            r"|(?:deploy/[\w./-]+))"
-            r'(:[\w-]+)?"\n',
-            block.text,
-        )
-        assert found, f"code that no test runs:\n{block.text}"
-        source = (ROOT / found[1]).read_text()
-        if found[2]:
-            assert f" --8<-- [start{found[2]}]" in source
+        assert re.fullmatch(
+            r"(?:(?:examples|docs/snippets|tests/docs)/[\w./]+\.(?:py|mjs|ini|toml)"
+            r"|deploy/[\w./-]+)(?::[\w-]+)?",
+            block.source,
+        ), f"code that no test runs:\n{block.text}"
+        assert block.text == code(block.source), "run docs/include.py"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.shop import QUEUE, Handler, OrderPlaced, make_app, memory, su
 
 from matador import Context, Envelope, Matador, SendOptions
 from matador.errors import ConnectionFailedError, LifecycleError, WrongLoopError
-from matador.events.dead_letters import Selection
+from matador.runtime.dead_letters import Selection
 from matador.testing import wait_for
 
 Use = Callable[[Matador], Coroutine[Any, Any, Any]]
@@ -31,11 +32,11 @@ async def publish(app: Matador) -> None:
 USES: dict[str, Use] = {
     "start": lambda app: app.start(),
     "async-with": lambda app: app.__aenter__(),
-    "stop_receiving": lambda app: app.stop_receiving(),
-    "resume_receiving": lambda app: app.resume_receiving(),
+    "pause": lambda app: app.pause(),
+    "resume": lambda app: app.resume(),
     "wait_idle": lambda app: app.wait_idle(1),
     "shutdown": lambda app: app.shutdown(),
-    "force_shutdown": lambda app: app.force_shutdown(),
+    "stop_sending": lambda app: app.stop_sending(),
     "send": lambda app: app.send(OrderPlaced("o")),
     "send-with-options": lambda app: app.send(OrderPlaced("o"), correlation_id="c"),
     "send_many": lambda app: app.send_many([OrderPlaced("o")]),
@@ -143,22 +144,21 @@ def test_what_need_not_be_started_can_be_used_anywhere() -> None:
     async def use() -> None:
         assert len((await app.plan_send(OrderPlaced("o"))).outgoing) == 1
         assert await app.wait_idle(1)
-        assert await app.stop_receiving() is False
+        await app.pause()
+        await app.resume()
 
     asyncio.run(use())
     asyncio.run(use())
 
 
-async def test_the_application_behind_sync_is_refused_elsewhere() -> None:
-    app = make_app(None, Handler(), consume_from=())
-    shop = app.sync()
-    await asyncio.to_thread(shop.start)
-    try:
-        with pytest.raises(WrongLoopError, match=r"app\.sync\(\)"):
-            await app.send(OrderPlaced("o-1"))
-        assert (await asyncio.to_thread(shop.send, OrderPlaced("o-1"))).ok
-    finally:
-        await asyncio.to_thread(shop.shutdown)
+async def test_the_application_behind_sync_is_free_for_another_loop(tmp_path: Path) -> None:
+    app = make_app(f"sqlite:///{tmp_path}/shop.db", Handler(), consume_from=())
+    with pytest.raises(WrongLoopError, match=r"would block .* `await app\.send\(\.\.\.\)`"):
+        app.sync().send(OrderPlaced("o-1"))
+    async with app:  # each has a connection of its own
+        assert (await asyncio.to_thread(app.sync().send, OrderPlaced("o-1"))).ok
+        assert (await app.send(OrderPlaced("o-1"))).ok
+    await asyncio.to_thread(app.sync().shutdown)
 
 
 def test_sync_called_in_its_own_loop_is_refused_and_does_not_hang() -> None:

@@ -34,7 +34,7 @@ from matador.errors import (
     may_be_stored,
 )
 from matador.model.message import Message, Once
-from matador.model.sending import SendResult, Sent, raise_for_errors
+from matador.model.sending import SendResult, SentTo, raise_for_errors
 from matador.testing import running
 from matador.transports import MultiTransport
 from matador.transports.memory import MemoryTransport
@@ -194,7 +194,7 @@ class Forgetful(MemoryTransport):
 
 async def test_a_transport_that_forgets_an_outcome_holds_nobody_up() -> None:
     async with make_app(Forgetful(), Handler(), consume_from=()) as app:
-        with pytest.raises(SendFailedError, match=r"unknown.*zip\(\)"):
+        with pytest.raises(SendFailedError, match=r"unknown.*0 outcomes for 1 messages"):
             await app.send(OrderPlaced("o-1"))
         with pytest.raises(SendFailedError, match=r"unknown.*1 outcomes for 2 messages"):
             await app.send_many([OrderPlaced("o-2"), OrderPlaced("o-3")])
@@ -358,13 +358,13 @@ async def test_pipelines_choose_for_a_call() -> None:
 
 def test_results_without_errors_raise_nothing() -> None:
     raise_for_errors([])
-    raise_for_errors([SendResult("order.placed", 1, 0, (), (Sent("a", "q", "1"),))])
+    raise_for_errors([SendResult("order.placed", 1, 0, (), (SentTo("a", "q", "1", "memory"),))])
 
 
 @pytest.mark.parametrize("copy", [pickle.dumps, None], ids=["pickled", "as-it-is"])
 def test_the_error_can_be_pickled(copy: Callable[[object], bytes] | None) -> None:
     failed = SendFailedError("no", queue="q", subscriber="s", cause=SendTimeoutError("late"))
-    result = SendResult("order.placed", 1, 0, (failed,), (Sent("a", "q", "1"),))
+    result = SendResult("order.placed", 1, 0, (failed,), (SentTo("a", "q", "1", "memory"),))
     with pytest.raises(SendFailedError) as caught:
         result.raise_for_errors()
     error = caught.value if copy is None else pickle.loads(copy(caught.value))

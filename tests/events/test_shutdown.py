@@ -11,10 +11,8 @@ from tests.support.faulty import FaultyTransport
 from tests.support.shop import (
     QUEUE,
     Handler,
-    Heard,
     OrderPaid,
     OrderPlaced,
-    dead,
     make_app,
     memory,
     settled,
@@ -23,7 +21,6 @@ from tests.support.shop import (
 
 from matador import Context, Envelope, Hooks, Matador, Schema, Shutdown, Topology
 from matador.errors import ShuttingDownError
-from matador.model.subscriber import Idempotency
 from matador.testing import wait_for
 from matador.transports.memory import MemoryTransport
 
@@ -54,24 +51,6 @@ async def begun(app: Matador, gate: Gate) -> None:
 
 
 # -- in good order -----------------------------------------------------------------------------
-
-
-async def test_a_shutdown_waits_for_running_callbacks_and_redelivers_nothing() -> None:
-    gate = Gate()
-    app = make_app(None, gate)
-    await app.start()
-    await begun(app, gate)
-    ending = asyncio.create_task(app.shutdown())
-    await wait_for(lambda: app.state.status == "waiting-handlers")
-    assert (app.state.processing, app.state.is_idle) == (1, False)
-    assert app.transport.state.status == "connected"
-    gate.open.set()
-    await ending
-    assert (gate.finished, gate.cancelled) == (1, 0)
-    assert memory(app).completed(QUEUE) == 1
-    assert memory(app).messages(QUEUE) == []
-    assert (app.state.status, app.state.is_idle) == ("stopped", True)
-    assert app.transport.state.status == "disconnected"
 
 
 async def test_a_callback_may_send_while_the_shutdown_waits_for_it() -> None:
@@ -125,32 +104,6 @@ async def test_a_shutdown_waits_for_sends_that_are_under_way() -> None:
         assert one.ok
 
 
-async def test_a_shutdown_is_idempotent_and_concurrent_ones_are_one() -> None:
-    heard = Heard()
-    app = make_app(None, Handler(), hooks=heard)
-    await app.shutdown()
-    await app.start()
-    await asyncio.gather(*(app.shutdown() for _ in range(5)))
-    await app.shutdown()
-    assert heard.names.count("stop") == 1
-
-
-async def test_a_shutdown_during_a_start_waits_for_it() -> None:
-    class Slow(Hooks):
-        async def on_start(self) -> None:
-            await wait_for(lambda: ending is not None)
-
-    ending: asyncio.Task[None] | None = None
-    app = make_app(None, Handler(), hooks=Slow())
-    starting = asyncio.create_task(app.start())
-    await wait_for(lambda: app.state.status == "starting")
-    ending = asyncio.create_task(app.shutdown())
-    await ending
-    await starting
-    assert app.state.status == "stopped"
-    assert app.transport.state.status == "disconnected"
-
-
 async def test_sending_is_over_once_handlers_have_finished() -> None:
     statuses: list[str] = []
 
@@ -169,38 +122,6 @@ async def test_sending_is_over_once_handlers_have_finished() -> None:
     assert statuses == ["disconnecting"]
 
 
-# -- stop_receiving ----------------------------------------------------------------------------
-
-
-async def test_stop_receiving_is_true_once() -> None:
-    handler = Handler()
-    app = make_app(None, handler)
-    assert await app.stop_receiving() is False
-    async with app:
-        assert await app.stop_receiving() is True
-        assert await app.stop_receiving() is False
-        assert app.state.status == "receive-stopped"
-        assert app.transport.state.status == "connected"
-        assert (await app.send(OrderPlaced("o-1"))).ok
-        assert [one.state for one in memory(app).messages(QUEUE)] == ["ready"]
-    assert handler.runs == 0
-    assert await app.stop_receiving() is False
-
-
-async def test_a_stop_that_ends_after_the_shutdown_does_not_bring_it_back() -> None:
-    transport = FaultyTransport()
-    app = make_app(transport, Handler(), shutdown=Shutdown(0, grace=0))
-    await app.start()
-    transport.slow_close.clear()
-    stopping = asyncio.create_task(app.stop_receiving())
-    await wait_for(lambda: app.state.status == "stopping-receive")
-    ending = asyncio.create_task(app.shutdown())
-    await wait_for(lambda: app.state.status != "stopping-receive")
-    transport.slow_close.set()
-    await asyncio.gather(stopping, ending)
-    assert app.state.status == "stopped"
-
-
 # -- idle --------------------------------------------------------------------------------------
 
 
@@ -217,44 +138,6 @@ async def test_wait_idle_tells_whether_it_became_idle() -> None:
 
 
 # -- by force ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("timeout", [0, 0.02])
-async def test_an_async_callback_that_takes_too_long_is_released_without_an_attempt(
-    timeout: float, caplog: pytest.LogCaptureFixture
-) -> None:
-    gate, heard = Gate(), Heard()
-    app = make_app(None, subscribed(gate, idempotent="yes"), hooks=heard)
-    await app.start()
-    await begun(app, gate)
-    await app.shutdown(timeout)
-    assert (gate.cancelled, gate.finished) == (1, 0)
-    (left,) = memory(app).messages(QUEUE)
-    assert (left.state, left.delivery_count) == ("ready", 0)
-    assert (heard.of("error"), heard.of("success")) == ([], [])
-    assert f"1 running in {QUEUE}" in caplog.text
-    assert (app.state.status, app.state.is_idle) == ("stopped", True)
-    gate.open.set()
-    async with app:
-        await settled(app)
-    assert gate.finished == 1
-
-
-@pytest.mark.parametrize("idempotent", ["no", "unknown"])
-async def test_a_callback_that_must_not_run_twice_is_not_started_again_after_it_was_cut_short(
-    idempotent: Idempotency,
-) -> None:
-    gate = Gate()
-    app = make_app(None, subscribed(gate, idempotent=idempotent))
-    await app.start()
-    await begun(app, gate)
-    await app.shutdown(0)
-    gate.open.set()
-    async with app:
-        await settled(app)
-    assert (gate.cancelled, gate.finished) == (1, 0)
-    (letter,) = dead(app)
-    assert "redelivered" in str(letter.reason)
 
 
 async def test_the_timeout_can_be_given_to_the_application() -> None:
@@ -307,24 +190,12 @@ async def test_a_callback_that_will_not_be_cancelled_does_not_hold_up_a_forced_s
     await app.start()
     await app.send(OrderPlaced("o-1"))
     await started.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await app.shutdown()
     assert app.state.status == "stopped"
     assert f"1 running in {QUEUE}" in caplog.text
     release.set()
     await asyncio.sleep(0)
-
-
-async def test_force_shutdown_hurries_one_that_is_under_way() -> None:
-    gate = Gate()
-    app = make_app(None, gate)
-    await app.start()
-    await begun(app, gate)
-    ending = asyncio.create_task(app.shutdown())
-    await wait_for(lambda: app.state.status == "waiting-handlers")
-    await app.force_shutdown()
-    await ending
-    assert gate.cancelled == 1
 
 
 async def test_a_shutdown_with_no_time_and_nothing_to_do_abandons_nothing(

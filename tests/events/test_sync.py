@@ -13,7 +13,7 @@ from tests.support.faulty import FaultyTransport
 from tests.support.shop import QUEUE, Handler, OrderPlaced, make_app, memory, subscribed
 
 from matador import Envelope, SendResult, SyncContext
-from matador.errors import ConnectionFailedError, InvalidEventError, LifecycleError, NotStartedError
+from matador.errors import ConnectionFailedError, InvalidEventError, LifecycleError
 
 
 def wait(condition: Callable[[], bool], timeout: float = 30.0) -> None:
@@ -31,7 +31,7 @@ def test_plain_code_can_send_and_its_callbacks_run() -> None:
         wait(lambda: handler.runs == 3)
         assert shop.wait_idle(5) is True
         assert shop.state.is_idle
-        assert shop.stop_receiving() is True
+        shop.pause()
     assert isinstance(result, SendResult)
     assert (result.sent, [one.sent for one in results]) == (1, [1, 1])
     assert {one.order_id for one in handler.data} == {"o-1", "o-2", "o-3"}
@@ -42,15 +42,32 @@ def test_errors_come_out_as_they_are() -> None:
         shop.send(OrderPlaced("o-1", "x"))  # pyright: ignore[reportArgumentType] - the error tested
 
 
-def test_before_and_after_there_is_no_loop_to_wait_for() -> None:
-    shop = make_app(None, Handler()).sync()
-    with pytest.raises(NotStartedError):
-        shop.send(OrderPlaced("o-1"))
-    with shop:
-        pass
+def test_the_first_call_starts_it_and_after_a_shutdown_only_a_start_does() -> None:
+    app = make_app(None, Handler())
+    shop = app.sync()
+    assert shop.health().status == "unhealthy"
+    shop.send(OrderPlaced("o-1"))
+    assert shop.health().status == "healthy"
+    assert app.sync() is shop  # so that all views of a server share the connection
     shop.shutdown()
-    with pytest.raises(LifecycleError):
+    shop.shutdown()
+    with pytest.raises(LifecycleError, match=r"sync\(\) again"):
         shop.send(OrderPlaced("o-1"))
+    with app.sync() as again:
+        assert again is not shop
+        assert again.send(OrderPlaced("o-1")).ok
+    with shop:
+        assert shop.send(OrderPlaced("o-1")).ok
+
+
+def test_it_lives_until_the_last_with_block_ends() -> None:
+    shop = make_app(None, Handler()).sync()
+    with shop:
+        with shop, ThreadPoolExecutor(1) as thread:
+            thread.submit(shop.__enter__).result(5)
+            thread.submit(shop.__exit__, None, None, None).result(5)
+        assert shop.send(OrderPlaced("o-1")).ok
+    assert "matador-sync" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_it_can_be_used_again_and_leaves_no_thread_behind() -> None:

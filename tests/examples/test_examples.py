@@ -32,6 +32,10 @@ SAYS: dict[str, list[str]] = {
         "span opened: charge, trace web-18",
         "{'sent': 2, 'handled': 1, 'failed': 1}",
     ],
+    "emails.py": ["sent to ada@example.com in en"],
+    "maths.py": ["ADD [1, 2, 3] = 6"],
+    "analytics.py": ["analytics saw order 1"],
+    "orders.py": ["the channel got order 7"],
     "web_sender.py": ["order 3: 2 messages stored"],
     "sync_code.py": [
         "(202, 'accepted')",
@@ -79,13 +83,20 @@ def test_codecs_get_smaller_from_line_to_line(tmp_path: Path) -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_the_testing_example_passes(tmp_path: Path) -> None:
-    copy = tmp_path / "test_shop.py"
-    copy.write_text((EXAMPLES / "testing_example.py").read_text())
-    (tmp_path / "shop.py").write_text((EXAMPLES / "shop.py").read_text())
-    (tmp_path / "pytest.ini").write_text((EXAMPLES / "pytest.ini").read_text())
-    printed = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", copy)
-    assert "5 passed" in printed
+@pytest.mark.parametrize(
+    ("example", "tested", "passed"),
+    [
+        ("testing_example.py", ["shop.py"], 5),
+        ("testing_ways.py", ["emails.py", "maths.py", "analytics.py", "orders.py"], 8),
+    ],
+)
+def test_a_testing_example_passes(
+    example: str, tested: list[str], passed: int, tmp_path: Path
+) -> None:
+    for name in (example, *tested, "pytest.ini"):
+        (tmp_path / name).write_text((EXAMPLES / name).read_text())
+    printed = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", example)
+    assert f"{passed} passed" in printed
 
 
 def test_the_demo_loses_nothing(tmp_path: Path) -> None:
@@ -131,5 +142,6 @@ def test_no_example_is_forgotten() -> None:
         *("codecs.py", "demo.py", "demo_pipeline.py", "demo_pipeline_shop.py", "demo_shop.py"),
         *("demo_ways.py", "fastapi_shop.py", "flask_shop.py"),
         *("journaled_shop.py", "revenue.py", "shop.py", "testing_example.py"),
+        "testing_ways.py",
     }
     assert {path.name for path in EXAMPLES.glob("*.py")} <= SAYS.keys() | run_elsewhere

@@ -36,6 +36,35 @@ placed = client.post("/orders", json={"order_id": "1", "amount": 5})
 print(placed.status_code, placed.json)
 print(client.get("/health").json)
 """
+FLASK_WAYS = """
+import asyncio
+from flask_ways import URL, prices, web
+from matador.rpc import RpcServer
+
+server = RpcServer(URL, queue="prices")
+
+@server.handler("PRICE")
+async def price(product: str) -> int:
+    return len(product)
+
+def use():
+    client = web.test_client()
+    placed = client.post("/users", json={"email": "ada@example.com"})
+    print(placed.status_code)
+    print(client.get("/jobs/" + placed.json["job"]).json["status"])
+    print(client.get("/jobs/7").status_code)
+    found = client.get("/prices/pen")
+    print(found.status_code, found.json["price"])
+
+async def serve():
+    async with server:
+        await asyncio.to_thread(use)
+
+asyncio.run(serve())
+prices._timeout = 0.1
+prices.sync().shutdown()
+print(web.test_client().get("/prices/pen").status_code)
+"""
 DJANGO = """
 import django
 from django.conf import settings
@@ -47,6 +76,7 @@ client = Client(raise_request_exception=False)
 print(client.post("/orders", b'{"amount": 5}', content_type="text/plain").json())
 print(client.post("/orders", b'{}', content_type="text/plain").status_code)
 print(client.get("/health").json(), Order.objects.count())
+print(client.post("/exports", b'{"since": 0}', content_type="text/plain").status_code)
 """
 ROLLED_BACK = """
 import django
@@ -104,6 +134,11 @@ def test_flask(folder: Path) -> None:
     assert run(folder, "-c", FLASK) == ["202 {'messages': 2}", "{'status': 'healthy'}"]
 
 
+def test_flask_with_jobs_calls_and_messages(folder: Path) -> None:
+    shutil.copy(ROOT / "docs" / "snippets" / "flask_ways.py", folder)
+    assert run(folder, "-W", "error", "-c", FLASK_WAYS) == ["202", "waiting", "404", "200 3", "504"]
+
+
 class TestDjango:
     @pytest.fixture
     def project(self, folder: Path) -> Path:
@@ -112,7 +147,12 @@ class TestDjango:
         return project
 
     def test_a_view_sends_when_its_transaction_is_committed(self, project: Path) -> None:
-        assert run(project, "-c", DJANGO) == ["{'order': 1}", "500", "{'status': 'healthy'} 1"]
+        assert run(project, "-c", DJANGO) == [
+            "{'order': 1}",
+            "500",
+            "{'status': 'healthy'} 1",
+            "202",
+        ]
         assert run(project, "-c", ROLLED_BACK) == ["rolled back", "1"]
 
     @pytest.mark.parametrize("processes", ["1", "2"])
@@ -125,6 +165,20 @@ class TestDjango:
         look = "import django; django.setup(); from shop.models import Order; "
         look += "print(Order.objects.get().receipt_sent)"
         assert run(project, "-c", look) == ["True"]
+
+    def test_a_view_adds_a_job_and_a_worker_runs_it_with_the_database(self, project: Path) -> None:
+        run(project, "-c", DJANGO)
+        with subprocess.Popen(
+            [sys.executable, "job_worker.py"],
+            cwd=project,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as worker:
+            lines = list(_until(worker, "orders exported"))
+            worker.send_signal(signal.SIGTERM)
+            worker.communicate(timeout=60)
+        assert lines[-1].strip() == "1 orders exported", lines
 
     @pytest.mark.parametrize("options", [[], ["--processes", "2"], ["--reload"]], ids=" ".join)
     def test_the_worker_has_an_endpoint_json_logs_and_reloads(

@@ -15,7 +15,7 @@ from matador import (
     assert_event,
     subscriber,
 )
-from matador.events.dead_letters import Selection
+from matador.runtime.dead_letters import Selection
 from matador.testing import running
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.fundamentals.shop import OrderPlaced
 
 from matador import Envelope, Hooks, Matador, Schema, subscriber
-from matador.events.hooks import Proceed, Processing, WorkerError
+from matador.runtime.facts import Attempt, Received
+from matador.runtime.hooks import Proceed
 from matador.testing import running
 
 
@@ -13,7 +14,7 @@ class Alerts(Hooks):
     def __init__(self) -> None:
         self.paged: list[str] = []
 
-    def on_worker_error(self, event: WorkerError) -> None:
+    def on_worker_error(self, event: Attempt) -> None:
         if event.subscriber is not None and event.subscriber.importance == "must-investigate":
             self.paged.append(str(event.error))
 
@@ -22,10 +23,10 @@ class Timing(Hooks):
     def __init__(self) -> None:
         self.steps: list[str] = []
 
-    async def on_worker_wrap(self, event: Processing, proceed: Proceed) -> None:
-        self.steps.append(f"start {event.subscriber.name}")
+    async def on_worker_wrap(self, event: Received, proceed: Proceed) -> None:
+        self.steps.append(f"start {event.receiver}")
         await proceed()
-        self.steps.append(f"end {event.subscriber.name}")
+        self.steps.append(f"end {event.receiver}")
 
 
 class Broken(Hooks):

@@ -35,7 +35,7 @@ async def test_what_runs_may_finish_and_what_waits_is_there_tomorrow(tmp_path: P
     await wait_for(lambda: running)
 
     # No more is taken from here on, but sending still works.
-    await today.stop_receiving()
+    await today.pause()
     await today.send(OrderPlaced("for tomorrow", 1))
     ending = asyncio.create_task(today.shutdown())
     go_on.set()

@@ -28,11 +28,11 @@ from tests.support.envelopes import CODECS, STAMP
 from tests.support.payloads import KINDS
 
 from matador import Hooks, Matador, Schema, Topology
-from matador.events.hooks import DecodeFailure, WorkerError, WorkerSuccess
 from matador.model.message import Message
 from matador.model.subscriber import Subscriber
 from matador.model.topology import dead_letter_name
 from matador.policy.retry import SendToDeadLetters
+from matador.runtime.facts import Attempt
 from matador.testing import wait_for
 from matador.transports.sqlite import SqliteTransport
 
@@ -60,16 +60,16 @@ class Watch(Hooks):
         refused = sum(counter.total() for counter in self.refused.values())
         return self.handled.total() + self.malformed.total() + refused
 
-    def on_worker_success(self, event: WorkerSuccess) -> None:
+    def on_worker_success(self, event: Attempt) -> None:
         self.handled[event.envelope.id] += 1
 
-    def on_worker_error(self, event: WorkerError) -> None:
+    def on_worker_error(self, event: Attempt) -> None:
         if event.ran or not isinstance(event.decision, SendToDeadLetters):
             self.unexpected.append(f"{type(event.error).__name__}: {event.error}")
             return
         self.refused[event.decision.kind][bytes(event.envelope.data)] += 1
 
-    def on_decode_error(self, event: DecodeFailure) -> None:
+    def on_decode_error(self, event: Attempt) -> None:
         if "could not be processed" in str(event.error):
             self.unexpected.append(str(event.error))
         self.malformed[event.delivery.body] += 1

@@ -175,7 +175,7 @@ async def _feed(name: str, make: Make, url: str, count: int, seed: int) -> bool:
     print(
         f"{name}: {report.written:,} odd entries in {elapsed:.1f} s "
         f"({report.written / elapsed:,.0f}/s): {report.handled:,} handled, "
-        f"{report.dead_letters:,} dead letters, {report.neighbours:,} good neighbours, "
+        f"{report.dead_letters:,} dead letters, {report.neighbors:,} good neighbours, "
         f"{len(report.problems)} problems",
         flush=True,
     )

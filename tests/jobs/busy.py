@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from matador.jobs import ActiveJob, PermanentJobError, Queue, current_job
+from matador.runtime.context import Context
 
 queue = Queue("busy")
 
@@ -32,6 +33,12 @@ def handle(job: ActiveJob[Any]) -> Any:
             job.update_progress(50)
         case "unwritable":
             return object()
+        case {"stop after": half, "path": path}:
+            for file in Path("/proc/self/fd").iterdir():
+                if half and file.is_socket():
+                    os.write(int(file.name), half.encode())
+            Path(path).write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
         case {"hang": path}:
             Path(path).write_text(str(os.getpid()))
             time.sleep(600)
@@ -50,6 +57,10 @@ class _OddError(Exception):
 async def handle_async(job: ActiveJob[Any]) -> int:
     await job.update_progress("half")
     return os.getpid()
+
+
+def shout(ctx: Context, data: dict[str, str]) -> str:
+    return f"{data['to']} {ctx.attempt}"
 
 
 @queue.job(timeout=60)

@@ -39,13 +39,13 @@ async def test_a_chain_survives_kills_in_its_steps_and_between_them(url: str) ->
             step("add", {"n": 1}),
             step("add", {"n": RESULT}),
             step("add", {"n": RESULT}),
-            step("add", {"n": RESULT}, remove_on_complete=False),
+            step("add", {"n": RESULT}),
         ).add()
         for kind in ("die-in-a-step", "die-after-a-step", "die-in-a-step", "die-after-a-step"):
             async with job_program(url, kind) as process, asyncio.timeout(20):
                 assert await process.wait() == -9
         stats = await queue.stats()
-        assert (stats.failed, stats.completed, stats.waiting + stats.active) == (0, 0, 2)
+        assert (stats.failed, stats.completed, stats.waiting + stats.active) == (0, 2, 2)
 
         async def add(one: ActiveJob[Any]) -> int:
             return one.data["n"] + 1

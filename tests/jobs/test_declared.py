@@ -11,18 +11,22 @@ import pytest
 
 from matador.errors import ConfigurationError
 from matador.jobs import (
+    ActiveJob,
     DeclaredJob,
     Fixed,
     InvalidJobError,
     JobFailedError,
     JobHandle,
     JobNotFoundError,
+    JobProvider,
     JobsUnsupportedError,
     JobTimeoutError,
     Queue,
     Worker,
     current_job,
 )
+from matador.runtime.context import Context
+from matador.testing import wait_for
 from matador.transports.memory import MemoryTransport
 
 pytestmark = pytest.mark.asyncio
@@ -55,7 +59,7 @@ async def test_parameters_and_result_keep_their_types() -> None:
         handle = await send_letter.add(Address("Main"), copies=2)
         assert_type(handle, JobHandle[list[Address]])
         assert await handle.result(timeout=30) == [Address("Main"), Address("Main")]
-        assert handle.job.max_attempts == 5
+        assert (await handle.job()).max_attempts == 5
         greeting = await greet.add(person=Person(name="Ada"))
         assert await greeting.result(timeout=30) == Person(name="Dear Ada")
         assert await greeting.status() == "completed"
@@ -72,7 +76,7 @@ async def test_a_job_without_data_has_no_arguments() -> None:
 
     async with Worker(queue):
         job = await queue.add(clean_up.name, remove_on_complete=False)
-        handle = JobHandle(queue, job, int)
+        handle = JobHandle(queue, job.id, int)
         assert await handle.result(timeout=30) == 7
 
 
@@ -156,7 +160,7 @@ async def test_handles_say_what_became_of_a_job() -> None:
             await waiting.result(timeout=0.05)
         go_on.set()
         assert await waiting.result(timeout=30) == 0
-        with pytest.raises(JobNotFoundError, match="remove_on_complete=False to keep it"):
+        with pytest.raises(JobNotFoundError, match="remove_on_complete= says how long"):
             await (await vanish.add()).result(timeout=30)
     await queue.delete()
 
@@ -172,7 +176,7 @@ async def test_results_need_a_provider_that_keeps_them() -> None:
     handle = await work.add()
     with pytest.raises(JobsUnsupportedError, match="keeps no results"):
         await handle.result(timeout=30)
-    await queue.close(disconnect=True)
+    await queue.shutdown(disconnect=True)
 
 
 async def test_there_is_no_current_job_outside_of_one() -> None:
@@ -186,3 +190,145 @@ async def test_a_worker_needs_something_declared() -> None:
     given: Any = None
     with pytest.raises(ConfigurationError, match="has no handler"):
         Worker("empty", given)
+
+
+# -- recurring -------------------------------------------------------------------------------------
+
+
+async def test_a_worker_keeps_the_schedules_that_are_declared() -> None:
+    ran: list[str] = []
+
+    def declared(**recurring: Any) -> Queue:
+        queue = Queue("recurring", provider=provider)
+
+        @queue.job(every=0.05, attempts=7)
+        async def tick(name: str = "tick") -> None:
+            ran.append(name)
+
+        if recurring:
+            untyped: Any = queue
+            untyped.job(**recurring)(report)
+        return queue
+
+    provider = JobProvider(MemoryTransport())
+    queue = declared(cron="@daily", timezone="Europe/Berlin")
+    async with queue:
+        await queue.schedule("own", "tick", every=600)
+        async with Worker(queue):
+            await wait_for(lambda: len(ran) >= 2)
+            found = {one.key: one for one in await queue.schedules()}
+            assert sorted(found) == ["@report", "@tick", "own"]
+            daily = found["@report"]
+            assert (daily.cron, daily.timezone, daily.name) == (
+                "0 0 * * *",
+                "Europe/Berlin",
+                "report",
+            )
+            await wait_for(lambda: _completed_with(queue, 7))
+        async with Worker(declared(cron="0 7 * * *")):  # another version of the program
+            found = {one.key: one for one in await queue.schedules()}
+            assert found["@report"].cron == "0 7 * * *"
+        async with Worker(declared()):
+            assert sorted(one.key for one in await queue.schedules()) == ["@tick", "own"]
+        async with Worker("recurring", _nothing, provider=provider):  # declares nothing
+            assert sorted(one.key for one in await queue.schedules()) == ["@tick", "own"]
+        await queue.shutdown(disconnect=True)
+
+
+async def report() -> None: ...
+
+
+async def _nothing(job: ActiveJob[Any]) -> None: ...
+
+
+async def _completed_with(queue: Queue, attempts: int) -> bool:
+    return attempts in {job.max_attempts for job in await queue.list("completed")}
+
+
+async def test_recurring_jobs_are_checked_when_they_are_declared() -> None:
+    queue = Queue("recurring")
+
+    async def welcome(to: str, lang: str = "en") -> None: ...
+
+    for given, text in (
+        ({"cron": "@daily"}, r"job 'welcome' recurs.*write await welcome.schedule\('key', .*to=…"),
+        ({"cron": "@dayly"}, r"cron='@dayly' is not one of @hourly, .*did you mean '@daily'\?"),
+        ({"cron": "1 2 3"}, "is not a cron expression"),
+        ({"cron": "@daily", "every": 5}, "give either cron= or every="),
+        ({"cron": "@daily", "timezone": "Mars"}, "no time zone 'Mars'"),
+    ):
+        options: dict[str, Any] = given
+        with pytest.raises(ConfigurationError, match=text):
+            queue.job(**options)(welcome)
+    with pytest.raises(ConfigurationError, match="neither delay nor unique"):
+        queue.job(cron="@daily", delay=5)(clean_up)
+    poor = Queue("poor", provider=MemoryTransport(without=["jobs"]))
+    poor.job(cron="@daily")(clean_up)
+    with pytest.raises(JobsUnsupportedError, match="recurring jobs; memory, sqlite and redis can"):
+        await Worker(poor).start()
+
+
+async def clean_up(days: int = 7) -> None: ...
+
+
+async def test_schedules_of_declared_jobs_are_checked_like_add() -> None:
+    queue = Queue("recurring")
+
+    @queue.job(attempts=4)
+    async def welcome(to: str, lang: str = "en") -> None: ...
+
+    stored = await welcome.schedule("daily", cron="@daily", timezone="Europe/Berlin").add(to="ada")
+    assert (stored.key, stored.name, stored.cron) == ("daily", "welcome", "0 0 * * *")
+    assert stored.data == {"to": "ada"}
+    with pytest.raises(InvalidJobError, match=r"job 'welcome': Expected `str`, got `int`.*to"):
+        await welcome.schedule("daily", every=5).add(to=5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidJobError, match="missing a required argument: 'to'"):
+        await welcome.schedule("daily", every=5).add()  # pyright: ignore[reportCallIssue]
+    with pytest.raises(InvalidJobError, match="give either cron= or every="):
+        await welcome.schedule("daily").add(to="ada")
+    given: Any = welcome
+    for name, data, text in (
+        (given, None, r"write await welcome\.schedule\('daily', cron=…\)\.add\(…\)"),
+        ("welcom", {"to": "a"}, r"declares no job named 'welcom' .*did you mean 'welcome'\?"),
+        ("welcome", {"two": "a"}, "schedule 'daily': Object contains unknown field `two`"),
+        ("welcome", None, "missing required field `to`"),
+    ):
+        with pytest.raises(InvalidJobError, match=text):
+            await queue.schedule("daily", name, data, cron="@daily")
+    with pytest.raises(InvalidJobError, match=r"write await welcome\.add\(…\)"):
+        await queue.add(given)
+    with pytest.raises(InvalidJobError, match="keys that begin with '@' belong to"):
+        await queue.schedule("@welcome", "welcome", {"to": "a"}, every=5)
+    (kept,) = await queue.schedules()
+    assert kept == stored
+    await queue.delete()
+
+
+# -- parameters that are no data -------------------------------------------------------------------
+
+
+async def test_a_declared_job_may_take_the_job_and_a_context_anywhere() -> None:
+    queue, seen = Queue("declared"), list[Any]()
+
+    @queue.job
+    async def first(job: ActiveJob[Any], number: int) -> str:
+        seen.append((job.name, job.attempt, number))
+        await job.update_progress(50)
+        return job.id
+
+    @queue.job
+    def last(number: int, *, ctx: Context | None = None) -> str:
+        assert ctx is not None
+        seen.append((type(ctx), ctx.attempt, ctx.io("step", lambda: number)))
+        return ctx.id
+
+    async with Worker(queue):
+        for job in (await first.add(number=1), await last.add(2)):
+            assert await job.result(timeout=30) == job.id
+            assert set((await job.job()).data) == {"number"}
+    assert seen == [("first", 1, 1), (Context, 1, 2)]
+    assert await first(3) == ""  # here and now, without a worker
+    assert await asyncio.to_thread(last, 4) == ""
+    with pytest.raises(InvalidJobError, match="unexpected keyword argument 'ctx'"):
+        await last.add(2, ctx=None)
+    await queue.delete()

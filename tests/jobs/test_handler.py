@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from matador.errors import NotConnectedError, TimeoutError
+from matador.errors import JobFailedError, NotConnectedError, TimeoutError
 from matador.jobs import ActiveJob, Fixed, JobProvider, Queue, Worker
 from matador.jobs.worker import JobSubscription
 from matador.model.message import Delivery, Message
+from matador.runtime.context import Context
 from matador.testing import wait_for
 from matador.transports.memory import MemoryTransport
 
@@ -36,39 +38,13 @@ async def test_a_job_without_an_id_is_retried_and_kept_under_one() -> None:
     first, second = ids
     assert first == second
     assert first.startswith("unnamed-")
-    (letter,) = await queue.dead_letters()
+    (letter,) = await queue.list("failed")
     assert (letter.id, letter.data, letter.name) == (first, {"a": 1}, "job")
-    await queue.close(disconnect=True)
+    await queue.shutdown(disconnect=True)
 
 
 async def _count(queue: Queue, failed: int) -> bool:
     return (await queue.stats()).failed == failed
-
-
-async def test_a_job_that_kills_its_workers_is_failed_in_the_end() -> None:
-    transport = MemoryTransport()
-    queue = Queue("poison", provider=JobProvider(transport))
-    await queue.add("bad", 1, attempts=100)
-    for _ in range(5):  # taken, and never settled
-        subscription = await transport.subscribe("poison", prefetch=1)
-        await subscription.receive(1)
-        await transport.disconnect()
-        await transport.connect()
-    ran: list[str] = []
-    told: list[Any] = []
-
-    async def handle(job: ActiveJob[Any]) -> None:
-        ran.append(job.id)
-
-    worker = Worker(queue, handle)
-    worker.on("failed", told.append)
-    async with worker:
-        await queue.add("good", 2)
-        await wait_for(lambda: told and ran)
-    (failed,) = told
-    assert "its worker died, or lost it, in each of 5 attempts" in str(failed.error)
-    assert (failed.name, failed.attempts, len(ran)) == ("bad", 5, 1)
-    await queue.close(disconnect=True)
 
 
 class Failing:
@@ -97,7 +73,7 @@ async def test_errors_of_receiving_are_told_and_waited_out(poll_interval: float 
     errors: list[Exception] = [NotConnectedError("gone"), TimeoutError("slow"), OSError("odd")]
     inner = Failing(list(errors))
     subscription = JobSubscription(
-        inner,
+        inner=inner,
         batch_size=None,
         poll_interval=poll_interval,
         error_backoff=0.001,
@@ -122,3 +98,69 @@ async def test_a_result_that_cannot_be_written_is_a_failed_attempt() -> None:
         await wait_for(lambda: len(told) == 2)
     assert "what the handler returned cannot be written as JSON" in str(told[0].error)
     assert told[1].result == "fine"
+
+
+@dataclass
+class Welcome:
+    to: str
+
+
+untyped: Any = eval("lambda job: job.data['to']")
+
+
+async def payload(data: Welcome) -> Any:
+    return data.to
+
+
+async def payload_and_context(ctx: Context, data: Welcome) -> Any:
+    return [data.to, ctx.attempt, ctx.lease_lost]
+
+
+async def payload_and_job(data: Welcome, job: ActiveJob[Any]) -> Any:
+    return [data.to, job.name, job.attempt]
+
+
+def context_and_typed_job(ctx: Context, job: ActiveJob[Welcome]) -> Any:
+    return [job.data.to, ctx.io("key", lambda: "once")]
+
+
+async def context_alone(ctx: Context) -> Any:
+    return [ctx.correlation_id, dict(ctx.metadata)]
+
+
+@pytest.mark.parametrize(
+    ("handler", "result"),
+    [
+        (payload, "ada"),
+        (payload_and_context, ["ada", 1, False]),
+        (payload_and_job, ["ada", "one", 1]),
+        (context_and_typed_job, ["ada", "once"]),
+        (context_alone, ["c-1", {"tenant": "t"}]),
+        (untyped, "ada"),
+    ],
+)
+async def test_parameters_are_filled_by_their_types(handler: Any, result: Any) -> None:
+    async with Queue("annotated") as queue, Worker(queue, handler):
+        job = await queue.add("one", {"to": "ada"}, metadata={"tenant": "t"}, correlation_id="c-1")
+        assert await queue.handle(job.id).result(timeout=30) == result
+        if handler is not context_alone and not isinstance(result, str):
+            wrong = await queue.add("one", {"too": "ada"}, attempts=5)
+            with pytest.raises(JobFailedError, match="invalid data: Object missing required field"):
+                await queue.handle(wrong.id).result(timeout=30)
+        await queue.delete()
+
+
+@pytest.mark.parametrize("shares_queue", [True, False])
+async def test_a_handler_adds_jobs_with_its_correlation_id(shares_queue: bool) -> None:
+    ids: list[Any] = []
+
+    async def handle(job: ActiveJob[Any]) -> None:
+        ids.append(job.correlation_id)
+        if job.name == "first":
+            added = await job.send("second", {"n": 1}, delay=0.001)
+            assert added.name == "second"
+
+    async with Queue("sending") as queue, Worker(queue if shares_queue else "sending", handle):
+        await queue.add("first", correlation_id="trace-1")
+        await wait_for(lambda: len(ids) == 2)
+    assert ids == ["trace-1", "trace-1"]

@@ -98,13 +98,18 @@ def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-async def test_a_job_that_takes_too_long_is_ended_with_its_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", [None, "\0\0\0\7abc"])
+async def test_a_job_that_takes_too_long_is_ended_with_its_process(
+    tmp_path: Path, half: str | None
+) -> None:
+    path = str(tmp_path / "pid")
+    data = {"hang": path} if half is None else {"stop after": half, "path": path}
     for limit in (3, 30):  # on a busy machine, a process may need the first of them to start
         queue, told = Queue("slow"), list[Any]()
         worker = Worker(queue, busy.handle, executor="process", timeout=limit)
         worker.on("failed", told.append)
         async with worker:
-            await queue.add("any", {"hang": str(tmp_path / "pid")}, attempts=1)
+            await queue.add("any", data, attempts=1)
             await wait_for(lambda: told, timeout=PATIENCE)  # noqa: B023
         assert told[0].error_type == "JobTimeoutError"
         if (tmp_path / "pid").exists():
@@ -113,16 +118,50 @@ async def test_a_job_that_takes_too_long_is_ended_with_its_process(tmp_path: Pat
     await wait_for(lambda: not Path(f"/proc/{pid}").exists(), timeout=PATIENCE)
 
 
+def _is_written(file: Path) -> bool:
+    return file.exists() and bool(file.read_text())
+
+
 async def test_closing_ends_what_runs_and_gives_it_back(tmp_path: Path) -> None:
     queue = Queue("closing")
     worker = Worker(queue, busy.handle, executor="process")
     await worker.start()
     await queue.add("any", {"hang": str(tmp_path / "pid")}, attempts=1)
-    await wait_for(lambda: (tmp_path / "pid").exists(), timeout=PATIENCE)
+    await wait_for(lambda: _is_written(tmp_path / "pid"), timeout=PATIENCE)
     await worker.close(finish_active=False)
     pid = int((tmp_path / "pid").read_text())
     await wait_for(lambda: not Path(f"/proc/{pid}").exists(), timeout=PATIENCE)
     assert (await queue.stats()).waiting == 1
+
+
+@pytest.mark.parametrize("half", ["", "\0", "\0\0\0\7", "\0\0\0\7abc"])
+async def test_a_process_that_stops_in_the_middle_of_its_answer_stops_nobody_else(
+    tmp_path: Path, half: str
+) -> None:
+    queue = Queue("stopped")
+    worker = Worker(queue, busy.handle, executor="process", concurrency=2)
+    await worker.start()
+    file = tmp_path / "pid"
+    await queue.add("any", {"stop after": half, "path": str(file)}, attempts=1)
+    await wait_for(lambda: _is_written(file), timeout=PATIENCE)
+    assert (await Running(worker, queue).outcome("pid")).result != int(file.read_text())
+    await worker.close(finish_active=False)
+    await wait_for(lambda: not Path(f"/proc/{file.read_text()}").exists(), timeout=PATIENCE)
+    assert (await queue.stats()).waiting == 1
+
+
+async def test_a_process_that_takes_no_job_stops_nobody_else() -> None:
+    queue = Queue("deaf")
+    worker = Worker(queue, busy.handle, executor="process", concurrency=2)
+    async with worker:
+        running = Running(worker, queue)
+        first = (await running.outcome("pid")).result
+        os.kill(first, signal.SIGSTOP)
+        large = await queue.add("any", "x" * 10_000_000, attempts=1)
+        await wait_for(lambda: worker.active_jobs == 1)
+        assert (await running.outcome("pid")).result != first
+        os.kill(first, signal.SIGCONT)
+        await wait_for(lambda: any(event.job_id == large.id for event in running.told))
 
 
 async def test_async_handlers_and_declared_jobs() -> None:
@@ -141,10 +180,21 @@ async def test_async_handlers_and_declared_jobs() -> None:
 async def test_a_function_that_no_other_process_can_find_is_refused() -> None:
     def inside(job: ActiveJob[Any]) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="needs a function of a module"):
-        Worker("any", inside, executor="process")
+    class Mailer:
+        def handle(self, job: ActiveJob[Any]) -> None: ...
+
+    Mailer.handle.__qualname__ = "Mailer.handle"
+    for handler in (inside, Mailer().handle):
+        with pytest.raises(ConfigurationError, match="needs a function of a module"):
+            Worker("any", handler, executor="process")
 
 
 async def test_two_run_at_once(running: Running) -> None:
     first, second = await asyncio.gather(running.outcome("pid"), running.outcome("pid"))
     assert os.getpid() not in (first.result, second.result)
+
+
+async def test_parameters_are_filled_by_their_types_there_too() -> None:
+    async with Queue("processes") as queue, Worker(queue, busy.shout, executor="process"):
+        job = await queue.add("any", {"to": "ada"})
+        assert await queue.handle(job.id).result(timeout=PATIENCE) == "ada 1"

@@ -13,6 +13,7 @@ from matador.transports.sqlite import SqliteTransport
 
 
 class TestSqlite(JobProviderContract):
+    counts_workers = False
     quiet = 0.2
     delay = 0.5
     file: Path

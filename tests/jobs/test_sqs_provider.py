@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.jobs.own_headers import check_own_headers
 from tests.support.pausing import assert_nothing_is_held_while_paused
 from tests.support.sqs import CREDENTIALS, OwnElasticMQ, forget_queues, sqs_client
 
@@ -37,6 +38,7 @@ def _environment(server: OwnElasticMQ, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.broker
 @pytest.mark.xdist_group("sqs")
 class TestSqs(JobProviderContract):
+    counts_workers = False
     delay = 2.0
     patience = 30.0
 
@@ -48,6 +50,9 @@ class TestSqs(JobProviderContract):
 
     async def tidy_up(self) -> None:
         await forget_queues(_server.url, self.queue.name)
+
+    async def test_headers_of_its_own_travel_with_a_job(self) -> None:
+        await check_own_headers(self.queue)
 
     async def test_a_job_of_another_program_is_run(self) -> None:
         """As wire-formats describe it: a wrapped body, and four attributes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,34 +11,31 @@ import pytest
 import pytest_asyncio
 from tests.support.brokers import broker_url
 
-from matador.errors import ConfigurationError, JobError
+from matador.errors import JobError, LifecycleError
 from matador.jobs import ActiveJob, Fixed, PermanentJobError, Queue, Worker
-from matador.jobs.message_jobs import MessageJobs
-from matador.jobs.stored import StoredJob, stored_message
+from matador.jobs.provider import MessageJobs
+from matador.jobs.wire import StoredJob, stored_message
 from matador.model.message import Once
-from matador.observe import AttemptedMessage, SentMessage
+from matador.runtime.facts import Attempt, Sent
+from matador.runtime.hooks import Hooks
 from matador.testing import wait_for
 from matador.transports import SqliteTransport
 
 ONCE = Once("replay:1", 0)
 
 
-class Noted:
-    """A recorder that keeps what it is told."""
+class Noted(Hooks):
+    """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.sent: list[SentMessage] = []
-        self.attempts: list[AttemptedMessage] = []
+        self.sent: list[Sent] = []
+        self.attempts: list[Attempt] = []
 
-    def on_start(self) -> None: ...
+    def on_sent(self, batch: Sequence[Sent]) -> None:
+        self.sent += batch
 
-    async def on_stop(self) -> None: ...
-
-    def record_sent(self, message: SentMessage) -> None:
-        self.sent.append(message)
-
-    def record_attempt(self, attempt: AttemptedMessage) -> None:
-        self.attempts.append(attempt)
+    def on_attempted(self, batch: Sequence[Attempt]) -> None:
+        self.attempts += batch
 
 
 def stored(number: int, **options: str) -> StoredJob:
@@ -61,14 +58,15 @@ def stored(number: int, **options: str) -> StoredJob:
 async def queue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Queue]:
     kind = request.param
     url = f"sqlite:///{tmp_path / 'jobs.db'}" if kind == "sqlite" else broker_url(kind)
-    async with Queue(f"stored-{uuid4().hex[:8]}", provider=url, journal=Noted()) as queue:
+    async with Queue(f"stored-{uuid4().hex[:8]}", provider=url, hooks=Noted()) as queue:
         yield queue
         await queue.delete()
 
 
 def noted(queue: Queue) -> Noted:
-    assert isinstance(queue.journal, Noted)
-    return queue.journal
+    (hook,) = queue.hooks
+    assert isinstance(hook, Noted)
+    return hook
 
 
 async def test_jobs_are_added_again_with_their_options(queue: Queue) -> None:
@@ -121,7 +119,7 @@ async def test_many_failed_jobs_are_retried_at_once(queue: Queue) -> None:
     name = await store.open_jobs(queue.name)
     wanted = {jobs[0].id, jobs[2].id, "nobody"}
     assert await store.retry_jobs(name, wanted) == {jobs[0].id: None, jobs[2].id: None}
-    left = {job.id for job in await queue.dead_letters()}
+    left = {job.id for job in await queue.list("failed")}
     assert left == {jobs[1].id, jobs[3].id}
 
 
@@ -129,8 +127,10 @@ def test_odd_options_do_no_harm() -> None:
     message = stored_message("q", stored(1, priority="high", **{"job.maxAttempts": "many"}), 1.0)
     assert message.headers["job.maxAttempts"] == 1
     assert message.priority is None
-    own = stored_message("q", stored(1, **{"job.provider.lifo": "1", "job.unique": "k"}), 1.0)
-    assert own.headers["job.provider.lifo"] == 1
+    own = stored_message(
+        "q", stored(1, **{"job.providerOptions": '{"lifo":1}', "job.unique": "k"}), 1.0
+    )
+    assert own.headers["job.providerOptions"] == '{"lifo":1}'
     assert "job.unique" not in own.headers
 
 
@@ -146,8 +146,8 @@ async def test_a_job_that_cannot_be_stored_is_said(tmp_path: Path) -> None:
 async def test_a_queue_whose_transport_is_in_use_cannot_be_used_elsewhere(tmp_path: Path) -> None:
     transport = SqliteTransport(tmp_path / "jobs.db")
     queue = Queue("emails", provider=transport)
-    assert queue.elsewhere().name == "emails"
+    assert queue.another().name == "emails"
     async with queue:
-        with pytest.raises(ConfigurationError, match="in use"):
-            queue.elsewhere()
-        await queue.close(disconnect=True)
+        with pytest.raises(LifecycleError, match="give a URL"):
+            queue.another()
+        await queue.shutdown(disconnect=True)

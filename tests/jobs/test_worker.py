@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict
 
 import attrs
@@ -14,7 +15,7 @@ import pydantic
 import pytest
 import pytest_asyncio
 
-from matador.errors import ConfigurationError, LifecycleError, NotConnectedError
+from matador.errors import ConfigurationError, NotConnectedError
 from matador.jobs import (
     ActiveJob,
     Fixed,
@@ -207,6 +208,26 @@ async def test_what_is_told_of_a_job_that_fails_once(queue: Queue) -> None:
     assert completed.duration >= 0
 
 
+async def test_only_a_job_that_runs_has_the_receipt_of_its_delivery(queue: Queue) -> None:
+    seen: list[ActiveJob[Any]] = []
+
+    async def handle(job: ActiveJob[Any]) -> None:
+        seen.append(job)
+        if len(seen) == 1:
+            raise ValueError("once")
+
+    added = await queue.add("any", 1, remove_on_complete=False)
+    worker = Worker(queue, handle)
+    told = Told(worker)
+    async with worker:
+        await wait_for(lambda: told.of("completed"))
+    first, second = [one.provider_metadata for one in seen]
+    assert first.keys() == second.keys() == {"receipt", "delivery_count"}
+    assert first["receipt"] != second["receipt"]
+    for stored in (added, await queue.get(added.id)):
+        assert not hasattr(stored, "provider_metadata")
+
+
 async def test_drained_is_told_once_each_time_the_queue_becomes_empty(queue: Queue) -> None:
     async def handle(job: ActiveJob[Any]) -> None: ...
 
@@ -231,14 +252,67 @@ async def test_listeners_that_raise_stop_nothing(queue: Queue) -> None:
     worker = Worker(queue, handle)
     told = Told(worker)
     worker.on("completed", broken)
-    worker.on_safe("completed", broken)
-    worker.once_safe("completed", broken_async)
+    worker.once("completed", broken_async)
     async with worker:
         await queue.add_many([("any", 1), ("any", 2)])
         await wait_for(lambda: len(told.of("completed")) == 2)
         await wait_for(lambda: len(told.of("error")) == 3)
     texts = sorted(str(event.error) for event in told.of("error"))
     assert texts == ["async listener", "listener", "listener"]
+
+
+async def test_a_listener_can_remove_another_while_both_are_told(queue: Queue) -> None:
+    async def handle(job: ActiveJob[Any]) -> None: ...
+
+    worker, told = Worker(queue, handle), list[Any]()
+
+    def remove(event: Any) -> None:
+        worker.off("completed", told.append)
+        worker.off("completed", remove)
+
+    worker.on("completed", remove)
+    worker.once("completed", told.append)
+    async with worker:
+        await queue.add("any", 1)
+        await wait_for(lambda: told)
+        await queue.add("any", 2)
+        await wait_for(lambda: worker.metrics().messages_succeeded == 2)
+    assert len(told) == 1
+
+
+async def test_a_listener_can_shut_its_worker_down(queue: Queue) -> None:
+    async def handle(job: ActiveJob[Any]) -> None: ...
+
+    worker, stopped = Worker(queue, handle), list[float]()
+
+    async def stop(event: Any) -> None:
+        began = asyncio.get_running_loop().time()
+        await worker.shutdown()
+        stopped.append(asyncio.get_running_loop().time() - began)
+
+    worker.on("drained", stop)
+    await worker.start()
+    await queue.add("any", 1)
+    await wait_for(lambda: stopped, timeout=20)
+    assert stopped[0] < 4  # it does not wait for itself until somebody gives up
+    assert not worker.is_running
+
+
+async def test_a_listener_that_hangs_does_not_hang_the_shutdown(queue: Queue) -> None:
+    async def handle(job: ActiveJob[Any]) -> None: ...
+
+    worker, listening = Worker(queue, handle), list[asyncio.Task[Any] | None]()
+
+    async def hang(event: Any) -> None:
+        listening.append(asyncio.current_task())
+        await asyncio.Event().wait()
+
+    worker.on("completed", hang)
+    async with worker:
+        await queue.add("any", 1)
+        await wait_for(lambda: listening)
+        await asyncio.wait_for(worker.shutdown(0.1), 20)
+    await wait_for(lambda: all(task is not None and task.cancelled() for task in listening))
 
 
 async def test_once_off_and_streams(queue: Queue) -> None:
@@ -307,8 +381,7 @@ async def test_an_error_while_the_concurrency_changes_is_told(queue: Queue) -> N
 
     async with Worker(queue, handle) as worker:
         worker.on("error", told.append)
-        assert worker._worker is not None
-        (consumer,) = worker._worker.consumers
+        (consumer,) = worker._consumers
         consumer.resize = resize
         worker.concurrency = 5
         await wait_for(lambda: told)
@@ -436,25 +509,60 @@ async def test_one_user_of_a_provider_does_not_end_it_for_others() -> None:
     assert isinstance(caught.value.__cause__, NotConnectedError)
 
 
-async def test_starting_twice_is_refused(queue: Queue) -> None:
-    async with Worker(queue, of_dataclass) as worker:
-        with pytest.raises(LifecycleError, match="running already"):
-            await worker.start()
+async def test_a_worker_runs_in_another_event_loop_after_its_shutdown() -> None:
+    done: list[int] = []
+
+    async def handle(job: ActiveJob[Any]) -> None:
+        done.append(job.data)
+
+    queue = Queue("loops")
+    worker = Worker(queue, handle)
+
+    async def run(number: int) -> None:
+        async with worker:
+            await queue.add("any", number)
+            await wait_for(lambda: done[-1:] == [number])
+
+    for number in (1, 2):
+        await asyncio.to_thread(asyncio.run, run(number))
+    assert worker.metrics().messages_succeeded == 2
 
 
-async def test_a_timeout_is_a_failed_attempt(queue: Queue) -> None:
-    async def handle(job: ActiveJob[Any]) -> str:
-        if job.attempts == 0:
-            await asyncio.Event().wait()
-        return "in time"
+async def test_a_worker_runs_in_another_event_loop_than_its_queue(tmp_path: Path) -> None:
+    queue, done = Queue("loops", provider=f"sqlite:///{tmp_path}/jobs.db"), list[int]()
 
-    worker = Worker(queue, handle, timeout=0.05)
-    told = Told(worker)
-    async with worker:
-        await queue.add("any")
-        await wait_for(lambda: told.of("completed"))
-    (failed,) = told.of("failed")
-    assert (failed.error_type, failed.will_retry) == ("JobTimeoutError", True)
+    async def handle(job: ActiveJob[Any]) -> None:
+        done.append(job.data)
+
+    async def add() -> None:
+        await queue.add("any", 1)  # and the queue is not shut down
+
+    async def run() -> None:
+        async with Worker(queue, handle), queue:
+            await queue.add("any", 2)
+            await wait_for(lambda: sorted(done) == [1, 2])
+
+    for step in (add, run):
+        await asyncio.to_thread(asyncio.run, step())
+
+
+async def test_jobs_declared_after_their_worker_was_made_run() -> None:
+    queue, done = Queue("declared"), list[str]()
+
+    @queue.job
+    async def first() -> None:
+        done.append("first")
+
+    worker = Worker(queue)
+
+    @queue.job
+    async def second() -> None:
+        done.append("second")
+
+    async with worker, queue:
+        await first.add()
+        await second.add()
+        await wait_for(lambda: sorted(done) == ["first", "second"])
 
 
 async def test_a_thread_that_takes_too_long_is_waited_for(
@@ -471,7 +579,7 @@ async def test_a_thread_that_takes_too_long_is_waited_for(
     told = Told(worker)
     async with worker:
         await queue.add("any")
-        await wait_for(lambda: "longer than its timeout" in caplog.text)
+        await wait_for(lambda: "handle runs for longer than" in caplog.text)
         go_on.set()
         await wait_for(lambda: told.of("completed"))
     assert (runs, told.of("failed")) == ([0], [])
@@ -492,7 +600,10 @@ async def test_a_thread_that_takes_too_long_is_waited_for(
         ({"batch_size": 0}, r"\[Worker:q\] batch_size must be at least 1"),
         ({"poll_interval": -1}, r"\[Worker:q\] poll_interval must be at least 0 seconds"),
         ({"error_backoff": "x"}, r"\[Worker:q\] error_backoff must be seconds"),
-        ({"executor": "fork"}, r"\[Worker:q\] executor='fork' is not one of async, thread"),
+        (
+            {"executor": "fork"},
+            r"\[Worker:q\] executor must be 'async' or .* got 'fork'",
+        ),
         ({"timeout": -1}, r"\[Worker:q\] timeout must be at least 0 seconds"),
         ({"provider": 5}, r"\[Worker:q\] provider must be a URL, a transport"),
     ],
@@ -505,12 +616,12 @@ async def test_wrong_arguments_are_named(arguments: dict[str, Any], text: str) -
 
 
 async def test_handlers_that_cannot_be_called_with_a_job_are_refused() -> None:
-    async def two(one: Any, other: Any) -> None: ...
+    async def two(one: dict[str, Any], other: int) -> None: ...
 
     def generator(job: Any) -> Any:
         yield job
 
-    with pytest.raises(ConfigurationError, match=r"takes the job and nothing else.*test_worker.py"):
+    with pytest.raises(ConfigurationError, match=r"nothing fills .*'other'.*test_worker.py"):
         Worker("q", two)
     with pytest.raises(ConfigurationError, match="has a `yield`"):
         Worker("q", generator)

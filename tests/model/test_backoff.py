@@ -25,6 +25,12 @@ def test_waits_grow_as_the_strategy_says(strategy: BackoffStrategy, waits: list[
     assert [backoff.delay(attempt) for attempt in range(1, 6)] == waits
 
 
+@pytest.mark.parametrize(("multiplier", "waits"), [(1, [2, 2, 2]), (3, [2, 6, 18])])
+def test_exponential_waits_grow_by_the_multiplier(multiplier: float, waits: list[float]) -> None:
+    backoff = ReconnectBackoff(base_delay=2, multiplier=multiplier)
+    assert [backoff.delay(attempt) for attempt in range(1, 4)] == waits
+
+
 @given(
     strategy=st.sampled_from(["immediate", "linear", "exponential"]),
     attempt=st.integers(1, 10**6),
@@ -53,6 +59,8 @@ def test_it_gives_up_only_if_it_is_told_to() -> None:
         {"base_delay": -1},
         {"base_delay": 10, "max_delay": 5},
         {"max_attempts": -1},
+        {"multiplier": 0.9},
+        {"multiplier": 1001},
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:

@@ -77,8 +77,20 @@ def test_a_plain_class_is_no_payload() -> None:
         Schema({Plain: []}).check()
 
 
+@pytest.mark.parametrize("kind", [int, dict, object])
+def test_a_plain_class_is_no_type_for_metadata(kind: type[Any]) -> None:
+    @event("noted", description="Something to note.", metadata=kind)
+    @dataclass(frozen=True)
+    class Noted:
+        order_id: str
+
+    said = f"metadata: {kind.__name__} is a plain class.*dataclass"
+    with pytest.raises(InvalidSchemaError, match=said):
+        Schema({Noted: []}).check()
+
+
 def test_a_wrong_signature_is_named_with_its_place() -> None:
-    with pytest.raises(ConfigurationError, match=rf"\(envelope, ctx\).*{HERE}"):
+    with pytest.raises(ConfigurationError, match=rf"its callback takes nothing.*{HERE}"):
 
         @subscriber(description="x")
         async def none_at_all() -> None: ...

@@ -174,3 +174,9 @@ def test_one_string_is_not_a_list_of_aliases() -> None:
 def test_keys_and_texts_must_be_strings(options: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{what} must be a string"):
         event(options.pop("key"), **options)
+
+
+@pytest.mark.parametrize("metadata", [["a"], "a", 5])
+def test_metadata_of_an_event_is_a_mapping_or_a_type(metadata: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"'order\.x': metadata must be a mapping or a"):
+        event("order.x", description="An order.", metadata=metadata)

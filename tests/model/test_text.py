@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from matador.model.text import error_text, loggable
+from matador.observe.signatures import signature_text
 
 
 class Silent(Exception):
@@ -36,3 +37,11 @@ def test_a_good_error_is_shown() -> None:
     assert error_text(error) == "over"
     assert loggable(error) is error
     assert loggable(None) is None
+
+
+def test_the_keys_that_are_missing_are_told_apart() -> None:
+    """``str`` quotes the key of a KeyError, and signatures leave out what is quoted."""
+    errors = [KeyError(one) for one in ("customer", "price", "no tax rate for country 'NL'")]
+    texts = [signature_text(error_text(error)) for error in errors]
+    assert texts == ["customer", "price", "no tax rate for country <text>"]
+    assert error_text(KeyError(("a", 1))) == "('a', 1)"

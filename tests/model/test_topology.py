@@ -141,7 +141,6 @@ def test_options_of_a_queue_are_checked(options: dict[str, Any], problem: str) -
 def test_times_may_be_seconds_or_timedeltas() -> None:
     queue = WorkQueue("q", consumer_timeout=timedelta(minutes=1), retention=5)
     assert (queue.consumer_timeout, queue.retention) == (60.0, 5.0)
-    assert WorkQueue("q", consumer_timeout=0).consumer_timeout == 0.0
 
 
 @pytest.mark.parametrize(
@@ -183,6 +182,21 @@ def test_dead_letters_are_kept_unless_switched_off() -> None:
     assert limited["undeliverable"].max_length == 5
     assert limited["undeliverable"].ttl == 86400.0
     assert limited["unhandled"] == DeadLetterQueue()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"dead_letters": False}, "dead_letters must be DeadLetters(…), got False"),
+        ({"retry": False}, "retry must be RetryQueues(…), got False"),
+    ],
+)
+def test_an_option_of_another_type_is_not_the_default(
+    options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidTopologyError) as caught:
+        Topology("shop", queues=["events"], **options)
+    assert problem in str(caught.value)
 
 
 # -- look-ups -------------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from tests.observe.facts import attempt, job, received
 from tests.support.shop import OrderPlaced, failing, make_app, settled
 
 from matador import StandardRetryPolicy
@@ -43,7 +46,29 @@ def test_an_error_is_one_short_line() -> None:
 
 async def test_what_is_counted_is_bounded() -> None:
     counter = OutcomeCounter()
-    for number in range(1500):
-        counter._count(("q", f"event {number}", "s", "success"), 1.0)
+    counter.on_attempted([attempt(received(name=f"event {n}", queue="q")) for n in range(1500)])
     assert len(counter.counts) == 1001
     assert counter.total("q", "success") == 1500
+
+
+def test_facts_of_every_way_in() -> None:
+    counter = OutcomeCounter()
+    failed: dict[str, Any] = {"outcome": "retry", "error": ValueError("no")}
+    counter.on_attempted(
+        [
+            attempt(),
+            attempt(duration=0.5),
+            attempt(**failed),
+            attempt(received(**job()), **failed),
+            attempt(outcome="dead-letter", error=ValueError("bad"), malformed=True, ran=False),
+        ]
+    )
+    assert [
+        (one.queue, one.event_key, one.outcome, one.count, one.max_ms, one.error)
+        for one in counter.counts
+    ] == [
+        ("shop.events", "order.placed", "success", 2, 500.0, None),
+        ("shop.events", "order.placed", "retry", 1, 2.0, "ValueError: no"),
+        ("bull:emails", "welcome", "retry", 1, 2.0, "ValueError: no"),
+        ("shop.events", "", "dead-letter", 1, 2.0, "ValueError: bad"),
+    ]

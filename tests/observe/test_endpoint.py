@@ -12,17 +12,16 @@ import pytest
 from tests.support.shop import QUEUE, OrderPlaced, failing, make_app, settled
 
 from matador.errors import ConfigurationError
-from matador.model.message import ConnectionState
-from matador.observe import MetricsServer, PrometheusMetrics
+from matador.observe import Metrics, MetricsServer
 from matador.observe import endpoint as endpoint_module
 from matador.observe.probes import live, ready
-from matador.runtime.health import ConsumerHealth, Health
+from matador.runtime.health import ConsumerHealth, Health, health_status
 from matador.testing import wait_for
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[MetricsServer]:
-    metrics = PrometheusMetrics()
+    metrics = Metrics()
     app = make_app(None, failing(), hooks=metrics)
     metrics.watch(app)
     async with app, MetricsServer(app, metrics, port=0) as server:
@@ -53,7 +52,7 @@ async def test_metrics_and_health(server: MetricsServer) -> None:
     status, body = await get(server, "/metrics?name=x")
     assert status == 200
     assert b'matador_messages_sent_total{name="order.placed"' in body
-    assert f'matador_queue_depth{{queue="{QUEUE}",state="ready"}} 0.0'.encode() in body
+    assert f'matador_queue_depth{{queue="{QUEUE}",state="waiting"}} 0.0'.encode() in body
     for path in ("/health/live", "/health/ready"):
         status, body = await get(server, path)
         told = json.loads(body)
@@ -138,7 +137,8 @@ class Fake:
     def __init__(self, status: Any, **queue: Any) -> None:
         given: dict[str, Any] = {"running": 0, "receiving": True, "last_poll": 0.0} | queue
         one = ConsumerHealth(queue="q", concurrency=2, waiting=0, handled=0, **given)
-        self._health = Health(ConnectionState(status), (one,))
+        self.consumer_health = (one,)
+        self._health = Health(health_status(status, consumers=(one,)), status)
 
     def health(self) -> Health:
         return self._health
@@ -169,6 +169,6 @@ async def test_an_application_that_is_not_started_or_stopping_is_not_ready() -> 
         assert (await get(server, "/metrics"))[0] == 404, "without metrics there is no such page"
         async with app:
             assert (await get(server, "/health/ready"))[0] == 200
-            await app.stop_receiving()
+            await app.pause()
             assert (await get(server, "/health/ready"))[0] == 503
     await server.close()

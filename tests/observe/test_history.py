@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.observe.facts import attempt, job, received
 
 from matador.errors import HistoryError
+from matador.observe import History
 from matador.observe.history.records import (
     BOUNDS,
     FailedAttempt,
@@ -20,6 +22,7 @@ from matador.observe.history.records import (
     percentile,
 )
 from matador.observe.history.store import KEPT, HistoryStore
+from matador.runtime.hooks import HookSet
 
 KEY = OutcomeKey("shop.events", "order.placed", "charge", "success")
 WRITER = """
@@ -118,3 +121,41 @@ def test_percentiles_lie_within_their_bucket() -> None:
     worst = percentile(totals.buckets, 1.0)
     assert worst is not None
     assert worst >= BOUNDS[-1]
+
+
+async def test_attempts_of_every_way_in_and_what_is_running(tmp_path: Path) -> None:
+    history = History(tmp_path / "h.db", interval=60)
+    history.on_start()
+    event, of_job = received(), received(**job())
+    error = ValueError("no")
+    around = HookSet([history]).around
+    assert around is not None
+    states = around.enter(of_job)
+    around.exit(event, around.enter(event), None)
+    history.on_attempted(
+        [
+            attempt(event),
+            attempt(of_job, outcome="retry", error=error),
+            attempt(event, outcome="dead-letter", error=error, malformed=True, ran=False),
+        ]
+    )
+    history._write(stopped=False)
+    store = HistoryStore(history.file)
+    found = {
+        (key.queue, key.event_key, key.subscriber, key.outcome): totals
+        for _, key, totals in store.outcomes(0, 10)
+    }
+    assert found.keys() == {
+        ("shop.events", "order.placed", "handle", "success"),
+        ("bull:emails", "welcome (job)", "emails", "retry"),
+        ("shop.events", "", "", "dead-letter"),
+    }
+    success = found["shop.events", "order.placed", "handle", "success"]
+    assert (success.count, success.total_ms, success.wait_ms) == (1, 2.0, 250.0)
+    (worker,) = store.workers(0)
+    assert [(one.id, one.event_key) for one in worker.running] == [("m-1", "welcome (job)")]
+    assert worker.queues == ("bull:emails", "shop.events")
+    around.exit(of_job, states, error)
+    assert not history._running
+    await history.on_stop()
+    store.close()

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,10 +29,10 @@ from matador import (
     subscriber,
 )
 from matador.errors import ConfigurationError
-from matador.events.hooks import EnqueueSuccess, WorkerError
-from matador.model.message import Message, Receipt
+from matador.jobs import Job, Queue, Worker
+from matador.model.message import Message
 from matador.observe import Journal
-from matador.observe.journal import hook
+from matador.observe.journal import writer as writer_module
 from matador.observe.journal.records import (
     REPLAY_ID,
     DeliveryRecord,
@@ -43,8 +44,7 @@ from matador.observe.journal.records import (
 )
 from matador.observe.journal.segments import Segment, finished, recover, writer_name
 from matador.observe.journal.writer import JournalWriter
-from matador.policy.retry import SendToDeadLetters
-from matador.testing import ManualClock, make_envelope, wait_for
+from matador.testing import ManualClock, wait_for
 from matador.transports import MemoryTransport
 
 
@@ -214,19 +214,6 @@ async def test_a_replay_is_known_as_one(tmp_path: Path) -> None:
     assert {one.replay_id for one in of_kind(SentRecord, tmp_path)} == {"r-1"}
 
 
-async def test_a_flush_makes_what_was_recorded_visible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hook, "_A_MOMENT", 60)  # nothing is handed over by itself
-    journal = Journal(tmp_path)
-    app = Matador(MemoryTransport(), schema=Schema({UserSeen: [greet]}), hooks=[journal])
-    async with app:
-        await app.send(UserSeen(name="Ada"))
-        assert list(finished(tmp_path)) == []
-        await journal.flush()
-        assert len(of_kind(SentRecord, tmp_path)) == 1
-
-
 async def test_segments_are_rotated_by_size_and_by_age(tmp_path: Path) -> None:
     async with application(tmp_path / "size", rotate_size=1) as app:
         for n in range(3):
@@ -371,14 +358,14 @@ async def test_a_deleted_folder_is_made_again_and_the_loss_is_on_record(
         assert (confession.count, kept) == (2, b'{"kind":"sent"}')
     writer.stop()
     assert writer.dropped == 2
-    assert f"(2 so far): somebody has deleted a file in {folder}" in caplog.text
+    assert f"(2 so far): a file in {folder} was deleted" in caplog.text
     assert "Traceback" not in caplog.text
 
 
-def test_a_disk_that_is_too_slow_costs_records_not_memory(tmp_path: Path) -> None:
+def test_a_disk_that_takes_nothing_costs_records_not_memory(tmp_path: Path) -> None:
     writer = JournalWriter(tmp_path, rotate_size=1 << 20, rotate_age=60, max_pending=10)
-    writer.put(b"12345\n", 1)  # not started: nobody takes it
-    writer.put(b"12345\n", 1)
+    for _ in range(3):
+        writer.put(b"12345\n", 1)  # not started: nobody takes it
     assert writer.dropped == 1
 
 
@@ -386,10 +373,127 @@ def test_what_was_written_makes_room_for_more(tmp_path: Path) -> None:
     writer = JournalWriter(tmp_path, rotate_size=1 << 20, rotate_age=60, max_pending=10)
     writer.start()
     for _ in range(3):
-        writer.put(b"12345\n", 1)
+        writer.put(b"12345\n12345\n", 2)
         writer.flush()
     writer.stop()
     assert writer.dropped == 0
+
+
+# -- bursts ----------------------------------------------------------------------------------------
+
+BURST = 600
+LONG = "x" * 4096
+SMALL = 64 * 1024  # bytes that may be pending: far less than a burst
+
+
+def numbers_in(folder: Path) -> list[str]:
+    return [msgspec.json.decode(one.data)["order_id"] for one in of_kind(SentRecord, folder)]
+
+
+@pytest.mark.parametrize("provider", ["memory://", "sqlite:///{folder}/shop.db"])
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one call", "one by one"])
+async def test_a_burst_larger_than_what_may_be_pending_is_recorded(
+    provider: str, at_once: bool, tmp_path: Path
+) -> None:
+    """On ``memory://``, no send ever lets the event loop run."""
+    journal = Journal(tmp_path / "journal", max_pending=SMALL)
+    schema = Schema({OrderPlaced: [bill]})
+    url = provider.format(folder=tmp_path)
+    events = [OrderPlaced(f"{n}{LONG}", n) for n in range(BURST)]
+    async with Matador(url, schema=schema, hooks=[journal]) as app:
+        if at_once:
+            await app.send_many(events)
+        else:
+            for one in events:
+                await app.send(one)
+    assert numbers_in(tmp_path / "journal") == [one.order_id for one in events]
+    assert journal.dropped == 0
+    assert of_kind(DroppedRecord, tmp_path / "journal") == []
+
+
+async def test_a_burst_of_jobs_and_their_attempts_is_recorded(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", max_pending=SMALL)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+
+    handled: list[str] = []
+
+    async def handle(job: Job[Any]) -> None:
+        handled.append(job.id)
+
+    async with Queue("emails", provider=url, hooks=[journal]) as queue:
+        await queue.add_many([("send", {"text": LONG}) for _ in range(BURST)])
+        async with Worker("emails", handle, provider=url, hooks=[journal]):
+            await wait_for(lambda: len(handled) == BURST, timeout=60)
+    assert len(of_kind(SentRecord, tmp_path / "journal")) == BURST
+    assert len(of_kind(DeliveryRecord, tmp_path / "journal")) == BURST
+    assert journal.dropped == 0
+
+
+class SlowDisk:
+    """Lets a segment take nothing until it is told to go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked = threading.Event()
+        self.go_on = threading.Event()
+        append = Segment.append
+
+        def slowly(segment: Segment, lines: bytes) -> None:
+            self.asked.set()
+            assert self.go_on.wait(60)
+            append(segment, lines)
+
+        monkeypatch.setattr(Segment, "append", slowly)
+
+
+async def test_a_sender_waits_for_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_PATIENCE", 60.0)
+    disk = SlowDisk(monkeypatch)
+    journal = Journal(tmp_path, max_pending=SMALL)
+    app = Matador(MemoryTransport(), schema=Schema({OrderPlaced: [bill]}), hooks=[journal])
+    events = [OrderPlaced(f"{n}{LONG}", n) for n in range(3 * BURST)]
+    async with app:
+        sending = asyncio.create_task(app.send_many(events))
+        await wait_for(disk.asked.is_set)
+        assert not sending.done()
+        assert journal.dropped == 0
+        disk.go_on.set()
+        await sending
+    assert numbers_in(tmp_path) == [one.order_id for one in events]
+    assert journal.dropped == 0
+
+
+async def test_what_a_disk_does_not_take_in_time_is_on_record_when_the_process_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(writer_module, "_PATIENCE", 0.0)
+    disk = SlowDisk(monkeypatch)
+    journal = Journal(tmp_path, max_pending=SMALL)
+    app = Matador(MemoryTransport(), schema=Schema({OrderPlaced: [bill]}), hooks=[journal])
+    events = [OrderPlaced(f"{n}{LONG}", n) for n in range(3 * BURST)]
+    async with app:
+        await app.send_many(events)  # nobody waits any longer
+        await wait_for(lambda: journal.dropped > 0)
+        disk.go_on.set()
+    recorded = len(numbers_in(tmp_path))
+    assert 0 < recorded < len(events)
+    assert recorded + journal.dropped == len(events)
+    assert sum(one.count for one in of_kind(DroppedRecord, tmp_path)) == journal.dropped
+    assert "the disk is too slow" in caplog.text
+    assert "ended with lost records" not in caplog.text
+
+
+async def test_records_lost_at_the_very_end_are_on_record(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    writer = JournalWriter(folder, rotate_size=1 << 20, rotate_age=60, max_pending=1 << 20)
+    writer.start()
+    writer.put(b"x\n" * 3, 3)
+    await wait_for(lambda: any(one.stat().st_size for one in folder.glob(".open-*")))
+    shutil.rmtree(folder)
+    writer.stop()
+    (lost,) = of_kind(DroppedRecord, folder)
+    assert (lost.count, writer.dropped) == (3, 3)
 
 
 class _Both(Hooks):
@@ -408,45 +512,6 @@ async def test_the_journal_goes_with_other_hooks(tmp_path: Path) -> None:
     async with app:
         await asyncio.gather(*(app.send(UserSeen(name=str(n))) for n in range(10)))
     assert other.seen == len(of_kind(SentRecord, tmp_path)) == 10
-
-
-async def test_a_record_is_of_what_was_sent_though_its_owner_changes_it_at_once(
-    tmp_path: Path,
-) -> None:
-    @event("basket.filled", description="A basket was filled.")
-    @dataclass
-    class BasketFilled:
-        goods: list[str]
-
-    @subscriber(description="Succeeds.", idempotent="yes")
-    async def look(envelope: Envelope[BasketFilled]) -> None: ...
-
-    app = Matador(
-        MemoryTransport(),
-        schema=Schema({BasketFilled: [look]}),
-        consume_from=[],
-        hooks=[Journal(tmp_path)],
-    )
-    async with app:
-        basket = BasketFilled(["tea"])
-        await app.send(basket)
-        basket.goods.append("milk")
-    (sent,) = of_kind(SentRecord, tmp_path)
-    assert msgspec.json.decode(sent.data) == {"goods": ["tea"]}
-
-
-async def test_a_record_that_cannot_be_written_takes_no_other_along(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal = Journal(tmp_path)
-    journal.on_start()
-    good = EnqueueSuccess(make_envelope({"n": 1}, metadata={"by": "me"}), "q", "memory")
-    bad = EnqueueSuccess(make_envelope({"n": 2}, metadata={"by": object()}), "q", "memory")
-    for one in (good, bad, good):
-        journal.on_enqueue_success(one)
-    await journal.on_stop()
-    assert len(of_kind(SentRecord, tmp_path)) == 2
-    assert "could not encode a record" in caplog.text
 
 
 _FORKS = """
@@ -531,40 +596,6 @@ def test_a_full_disk_is_told_of_once_and_again_at_the_end(
     assert writer.dropped == 5
     assert caplog.text.count("the journal is losing records") == 1
     assert "the journal ended with lost records (5)" in caplog.text
-
-
-class _Mute(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError
-
-
-async def test_any_exception_and_any_reason_can_be_recorded(tmp_path: Path) -> None:
-    @subscriber(description="Fails.", idempotent="yes")
-    async def fail(envelope: Envelope[OrderPlaced]) -> None: ...
-
-    journal = Journal(tmp_path)
-    journal.on_start()
-    receipt = Receipt("q", "1", 1)
-    for error, reason in ((_Mute(), "a\udcff"), (ValueError("b\udcff" * 3000), "c" * 9000)):
-        journal.on_worker_error(
-            WorkerError(
-                make_envelope(OrderPlaced("1", 5)),
-                fail,
-                error,
-                SendToDeadLetters("undeliverable", reason),
-                "q",
-                "memory",
-                receipt,
-                1.0,
-                0.5,
-                True,
-            )
-        )
-    await journal.on_stop()
-    first, second = of_kind(DeliveryRecord, tmp_path)
-    assert (first.error, first.reason) == ("_Mute", "a?")
-    assert second.error.startswith("b?b?")
-    assert len(second.error) == len(second.reason) == 4000
 
 
 @pytest.mark.parametrize("folder", ["s3a://key:secret@bucket/j", "hdfs://n/j", "dbfs:/j"])

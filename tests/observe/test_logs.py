@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.observe.facts import job, received
 from tests.support.shop import QUEUE, Handler, OrderPlaced, make_app, settled, subscribed
 
 from matador import DontRetry, Envelope
 from matador.jobs import ActiveJob, Queue, Worker
 from matador.model.message import Message
-from matador.observe import JsonFormatter
+from matador.observe import JsonFormatter, Received
+from matador.runtime.log_context import HANDLED
 from matador.testing import wait_for
 
 LOG = logging.getLogger("shop")
@@ -98,7 +100,8 @@ async def test_a_message_that_cannot_be_read_is_not_said_to_be_the_last_one(line
         await settled(app)
         await app.transport.send([Message("m", QUEUE, b"not an envelope")])
         await settled(app)
-    assert "message_id" not in lines.of("is malformed")
+    line = lines.of("is malformed")
+    assert (line["message_id"], line["queue"]) == ("m", QUEUE)
 
 
 async def test_lines_of_a_job_say_which(lines: Lines) -> None:
@@ -139,6 +142,24 @@ def test_whatever_is_logged_is_one_line_without_secrets() -> None:
     assert said("x", matador_queue="q", time="mine", many=float("nan"))["queue"] == "q"
     assert said("x", time="mine")["time"] != "mine"
     assert len(said("x" * 1_000_000)["message"]) < 40_000
+
+
+def test_the_fields_of_a_message_of_any_way_in() -> None:
+    def line(message: Received, **extra: Any) -> dict[str, Any]:
+        record = LOG.makeRecord("shop", logging.INFO, "f", 1, "said", (), None, extra=extra)
+        token = HANDLED.set(message)
+        try:
+            return json.loads(JsonFormatter().format(record))
+        finally:
+            HANDLED.reset(token)
+
+    event, of_job = line(received(correlation_id="c-1")), line(received(**job()))
+    assert (event["event"], event["subscriber"]) == ("order.placed", "handle")
+    assert (event["message_id"], event["correlation_id"], event["attempt"]) == ("m-1", "c-1", 1)
+    assert (of_job["job"], of_job["job_queue"]) == ("welcome", "emails")
+    assert (of_job["queue"], "correlation_id" in of_job) == ("bull:emails", False)
+    overridden = line(received(**job()), matador_job="another", matador_queue=None)
+    assert (overridden["job"], overridden["queue"]) == ("another", "bull:emails")
 
 
 def test_an_error_is_a_field() -> None:

@@ -169,7 +169,7 @@ async def test_a_journal_ships_while_the_application_runs(tmp_path: Path) -> Non
         assert "secret" not in repr(journal)
         journal.on_start()
         (folder / "earlier.jsonl").write_bytes(b"left by an earlier run\n")
-        await wait_for(lambda: "earlier.jsonl" in contents(target), timeout=20)
+        await wait_for(lambda: "earlier.jsonl" in contents(target))
         (folder / "last.jsonl").write_bytes(b"just before the end\n")
         await journal.on_stop()
         assert sorted(contents(target)) == ["earlier.jsonl", "last.jsonl"]
@@ -210,7 +210,7 @@ async def test_a_process_that_ends_is_started_again(
     first = shipping._process
     assert first is not None
     first.kill()
-    await wait_for(lambda: shipping._process is not first, timeout=10)
+    await wait_for(lambda: shipping._process is not first)
     (tmp_path / "journal").mkdir(exist_ok=True)
     (tmp_path / "journal" / "a.jsonl").write_bytes(b"a line\n")
     await asyncio.to_thread(shipping.stop)

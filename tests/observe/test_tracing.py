@@ -6,27 +6,52 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import msgspec
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from tests.cli.conftest import wait
 from tests.support.brokers import broker_url
 from tests.support.rabbitmq import Raw
-from tests.support.shop import QUEUE, Handler, OrderPlaced, dead, failing, make_app, read, settled
+from tests.support.shop import (
+    QUEUE,
+    TOPOLOGY,
+    Handler,
+    OrderPaid,
+    OrderPlaced,
+    dead,
+    failing,
+    make_app,
+    read,
+    settled,
+    subscribed,
+)
 
-from matador import DontRetry, JsonCodec, StandardRetryPolicy, Topology
-from matador.events.dead_letters import Selection
+from matador import (
+    DontRetry,
+    Envelope,
+    Hooks,
+    JsonCodec,
+    Matador,
+    Schema,
+    StandardRetryPolicy,
+    Topology,
+    event,
+)
+from matador.codec import Codec, HeaderCodec, MessagePackCodec
 from matador.model.message import Message
-from matador.observe import Tracing
+from matador.observe import Metrics, Tracing
+from matador.runtime.dead_letters import Selection
 from matador.testing import make_docket, make_envelope, wait_for
 
 PROGRAM = Path(__file__).with_name("tracing_shop.py")
@@ -150,28 +175,6 @@ async def test_what_is_refused_has_a_span(tracing: Tracing, exported: InMemorySp
     assert span.status.status_code == StatusCode.ERROR
 
 
-async def test_metrics_of_the_conventions() -> None:
-    reader = InMemoryMetricReader()
-    meters = MeterProvider([reader], shutdown_on_exit=False)
-    tracing = Tracing(meter_provider=meters)
-    async with make_app(None, failing(), hooks=tracing) as app:
-        await app.send(OrderPlaced("o-1"))
-        await settled(app)
-    found = json.loads(str(reader.get_metrics_data().to_json()))  # pyright: ignore[reportOptionalMemberAccess]
-    names = {
-        one["name"]
-        for resource in found["resource_metrics"]
-        for scope in resource["scope_metrics"]
-        for one in scope["metrics"]
-    }
-    assert names == {
-        "messaging.process.duration",
-        "messaging.client.operation.duration",
-        "messaging.client.sent.messages",
-    }
-    meters.shutdown()
-
-
 @pytest.mark.parametrize("url", ["sqlite", pytest.param("rabbitmq", marks=pytest.mark.broker)])
 def test_one_trace_over_a_producer_a_broker_and_a_worker(url: str, tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path}/shop.db" if url == "sqlite" else broker_url(url)
@@ -223,8 +226,6 @@ def test_one_trace_over_a_producer_a_broker_and_a_worker(url: str, tmp_path: Pat
 async def test_the_sampler_of_the_application_decides_how_many_traces_there_are(
     ratio: float, exported: InMemorySpanExporter
 ) -> None:
-    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-
     provider = TracerProvider(ParentBased(TraceIdRatioBased(ratio)), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exported))
     tracing = Tracing(tracer_provider=provider)
@@ -250,8 +251,6 @@ async def test_the_sampler_of_the_application_decides_how_many_traces_there_are(
 async def test_a_send_inside_an_unsampled_trace_is_not_sampled(
     exported: InMemorySpanExporter,
 ) -> None:
-    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
-
     provider = TracerProvider(ParentBased(ALWAYS_OFF), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exported))
     always = TracerProvider(shutdown_on_exit=False)
@@ -264,3 +263,133 @@ async def test_a_send_inside_an_unsampled_trace_is_not_sampled(
     assert exported.get_finished_spans() == ()
     parent = handler.envelopes[0].docket.metadata["traceparent"]
     assert parent.split("-")[1] == f"{span.get_span_context().trace_id:032x}"
+
+
+def plain_app(
+    callback: Callable[[Envelope[Any]], Awaitable[None]], hooks: Sequence[Hooks]
+) -> Matador:
+    """A shop whose callback takes only the envelope."""
+    return Matador(
+        "memory://",
+        schema=Schema({OrderPlaced: [subscribed(callback)], OrderPaid: [subscribed(callback)]}),
+        topology=TOPOLOGY,
+        consume_from=["events"],
+        hooks=hooks,
+    )
+
+
+def sampling(ratio: float, exported: InMemorySpanExporter) -> TracerProvider:
+    provider = TracerProvider(ParentBased(TraceIdRatioBased(ratio)), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    return provider
+
+
+async def test_a_trace_that_is_not_sampled_goes_on_without_spans() -> None:
+    exported = InMemorySpanExporter()
+    seen: dict[str, trace.SpanContext] = {}
+    parents: dict[str, str] = {}
+
+    async def look(envelope: Envelope[Any]) -> None:
+        name = type(envelope.data).__name__
+        seen[name] = trace.get_current_span().get_span_context()
+        parents[name] = envelope.docket.metadata["traceparent"]
+        if name == "OrderPlaced":
+            await app.send(OrderPaid("o-1"))
+
+    provider = sampling(0.0, exported)
+    app = plain_app(look, [Tracing(tracer_provider=provider), Metrics()])
+    async with app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+        # What the callback is called with, others who make spans see as well.
+        assert not provider.get_tracer("mine").start_span("mine").is_recording()
+    assert exported.get_finished_spans() == ()
+    placed = seen["OrderPlaced"]
+    assert (placed.is_valid, placed.is_remote, placed.trace_flags.sampled) == (True, True, False)
+    assert f"{placed.trace_id:032x}-{placed.span_id:016x}" in parents["OrderPlaced"]
+    assert parents["OrderPaid"] == parents["OrderPlaced"]
+    assert parents["OrderPaid"].endswith(("-00", "-02"))
+
+
+async def test_a_message_leaves_no_trace_in_the_next_one() -> None:
+    seen: list[tuple[str, bool]] = []
+
+    async def look(envelope: Envelope[Any]) -> None:
+        current = trace.get_current_span().get_span_context()
+        seen.append((f"{current.trace_id:032x}", current.trace_flags.sampled))
+
+    provider = sampling(0.5, InMemorySpanExporter())
+    async with plain_app(look, [Tracing(tracer_provider=provider)]) as app:
+        await app.send_many([OrderPlaced("a"), OrderPlaced("b")])
+        for number in range(50):
+            await app.send(OrderPlaced(str(number)))
+        await settled(app)
+    assert len(seen) == 52
+    assert len({one for one, _ in seen}) == 51  # a batch is one send
+    assert {sampled for _, sampled in seen} == {True, False}
+
+
+@pytest.mark.parametrize("codec", [JsonCodec(), HeaderCodec(), MessagePackCodec()], ids=repr)
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+async def test_every_codec_carries_the_context(codec: Codec, ratio: float) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def look(envelope: Envelope[Any]) -> None:
+        current = trace.get_current_span().get_span_context()
+        seen.append((f"{current.trace_id:032x}", envelope.docket.metadata["traceparent"]))
+
+    @event("order.odd", description=f"Like a trace: 00-{'f' * 32}-{'f' * 16}-ff.")
+    @dataclass(frozen=True)
+    class Odd:
+        number: int
+
+    app = Matador(
+        "memory://",
+        schema=Schema({OrderPlaced: [subscribed(look)], Odd: [subscribed(look)]}),
+        topology=TOPOLOGY,
+        consume_from=["events"],
+        codec=codec,
+        hooks=[Tracing(tracer_provider=sampling(ratio, InMemorySpanExporter()))],
+    )
+    async with app:
+        await app.send(OrderPlaced("o-1"))
+        await app.send(Odd(1))
+        await settled(app)
+    assert len(seen) == 2
+    for trace_id, parent in seen:
+        assert parent.split("-")[1] == trace_id
+        assert int(parent.split("-")[3], 16) & 1 == ratio
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+async def test_a_message_whose_sender_does_not_trace_begins_a_trace(ratio: float) -> None:
+    exported = InMemorySpanExporter()
+    seen: dict[str, trace.SpanContext] = {}
+    parents: dict[str, str | None] = {}
+
+    async def look(envelope: Envelope[Any]) -> None:
+        name = type(envelope.data).__name__
+        seen[name] = trace.get_current_span().get_span_context()
+        parents[name] = envelope.docket.metadata.get("traceparent")
+        if name == "OrderPlaced":
+            await app.send(OrderPaid("o-1"))
+
+    app = plain_app(look, [Tracing(tracer_provider=sampling(ratio, exported))])
+    async with app:
+        order = await app.plan_send(OrderPlaced("o-1"))
+        await app.transport.send([one.message for one in order.outgoing])
+        await settled(app)
+    assert parents["OrderPlaced"] is None
+    assert seen["OrderPlaced"].is_valid
+    assert seen["OrderPaid"].trace_id == seen["OrderPlaced"].trace_id
+    assert seen["OrderPlaced"].trace_flags.sampled == seen["OrderPaid"].trace_flags.sampled == ratio
+    spans = sorted(exported.get_finished_spans(), key=lambda one: one.start_time or 0)
+    assert len(spans) == (3 if ratio else 0)
+    if ratio:
+        first, sent, second = spans
+        assert first.parent is None
+        assert sent.parent == first.context
+        assert second.parent is not None
+        assert sent.context is not None
+        assert second.parent.span_id == sent.context.span_id
+        assert (first.attributes or {})["matador.event"] == "order.placed"

@@ -6,71 +6,77 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.support.failures import make_context
 
-from matador.errors import ConfigurationError, DontRetry
+from matador.errors import ConfigurationError, DontRetry, DoRetry
 from matador.policy.ack import AckStrategy, DeadLetterOptions
+from matador.policy.backoff import Exponential
+from matador.policy.dedup import Deduplication
 from matador.policy.recovery import Recovery
 from matador.policy.retry import RetryLater, SendToDeadLetters
 from matador.policy.validation import Validation
 
-ERROR = ValueError("over")
+
+def undeliverable(reason: str) -> SendToDeadLetters:
+    return SendToDeadLetters("undeliverable", reason)
+
+
+def test_the_defaults() -> None:
+    strategy, recovery, letters = AckStrategy(), Recovery(), DeadLetterOptions()
+    assert (strategy.mode, strategy.max_retries) == ("auto", 3)
+    assert isinstance(strategy.policy.decide(make_context(attempts=2)), RetryLater)
+    assert isinstance(strategy.policy.decide(make_context(attempts=3)), SendToDeadLetters)
+    assert (recovery.buffer, recovery.max_size, recovery.ttl) == (True, 1000, 30.0)
+    assert (letters.enabled, letters.ttl, letters.max_length) == (True, None, None)
 
 
 def test_a_message_is_tried_as_often_as_max_retries_says() -> None:
-    ack = AckStrategy(max_retries=3)
-    assert ack.decide(ERROR, 1) == ack.decide(ERROR, 2) == RetryLater(0.0)
-    assert ack.decide(ERROR, 3) == SendToDeadLetters("dlq", "max attempts exceeded (3)")
-    assert isinstance(ack.decide(ERROR, 1 << 60), SendToDeadLetters)
+    policy = AckStrategy(max_retries=3).policy
+    assert policy.decide(make_context()) == RetryLater(1.0)
+    assert policy.decide(make_context(attempts=2)) == RetryLater(2.0)
+    for attempts in (3, 1 << 60):
+        decision = policy.decide(make_context(attempts=attempts))
+        assert decision == undeliverable("max attempts exceeded (3)")
 
 
 def test_requeue_and_dont_retry() -> None:
-    assert isinstance(AckStrategy(requeue=False).decide(ERROR, 1), SendToDeadLetters)
-    assert AckStrategy().decide(DontRetry("no"), 1) == SendToDeadLetters("dlq", "no")
-    ack = AckStrategy(requeue=lambda error, attempt: isinstance(error, OSError) and attempt < 2)
-    assert ack.decide(OSError(), 1) == RetryLater(0.0)
-    assert isinstance(ack.decide(OSError(), 2), SendToDeadLetters)
-    assert isinstance(ack.decide(ERROR, 1), SendToDeadLetters)
+    never = AckStrategy(requeue=False).policy
+    assert never.decide(make_context()) == undeliverable("not to be retried: broken")
+    assert never.decide(make_context(error=DoRetry("busy"))) == RetryLater(1.0, "retry requested")
+    decision = AckStrategy().policy.decide(make_context(error=DontRetry("no")))
+    assert decision == undeliverable("no")
+
+    def early(error: Exception, attempt: int) -> bool:
+        return isinstance(error, OSError) and attempt < 2
+
+    policy = AckStrategy(requeue=early).policy
+    assert policy.decide(make_context(error=OSError())) == RetryLater(1.0)
+    assert isinstance(policy.decide(make_context(error=OSError(), attempts=2)), SendToDeadLetters)
+    assert isinstance(policy.decide(make_context()), SendToDeadLetters)
 
 
 def ten_times(attempt: int) -> int:
     return attempt * 10
 
 
-def always(value: Any) -> Any:
-    def delay(attempt: int) -> Any:
-        return value
-
-    return delay
-
-
-def broken(attempt: int) -> float:
-    return attempt // 0
+def soon(attempt: int) -> str:
+    return "soon"
 
 
 @pytest.mark.parametrize(
     ("delay", "expected"),
     [
-        (None, 0.0),
+        (None, 2.0),  # the standard delays
+        (0, 0.0),
         (1.5, 1.5),
         (timedelta(seconds=2), 2.0),
-        (ten_times, 10.0),
-        (always(-1), 0.0),
-        (always(float("nan")), 0.0),
-        (always("soon"), 0.0),
-        (broken, 0.0),
+        (ten_times, 20.0),
+        (soon, 2.0),  # and more of these in the tests of the policy
     ],
 )
 def test_delays(delay: Any, expected: float) -> None:
-    assert AckStrategy(retry_delay=delay).decide(ERROR, 1) == RetryLater(expected)
-
-
-def test_a_function_that_fails_itself_decides_nothing() -> None:
-    def fails(error: Exception, attempt: int) -> bool:
-        raise RuntimeError("a bug")
-
-    ack = AckStrategy(requeue=fails)
-    assert ack.decide(ERROR, 1) == RetryLater(0.0)
-    assert isinstance(ack.decide(ERROR, 3), SendToDeadLetters)  # not for ever
+    policy = AckStrategy(retry_delay=delay).policy
+    assert policy.decide(make_context(attempts=2)) == RetryLater(expected)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +125,23 @@ def test_what_is_not(body: bytes, problem: str) -> None:
         found = Validation().problem_of(body) or ""
     assert problem in found
     assert len(found) < 300
+
+
+def test_dead_letter_options_keep_what_is_given() -> None:
+    def handle() -> None: ...
+
+    given = DeadLetterOptions(False, "gone", "key", timedelta(minutes=1), 7, handle)
+    assert (given.enabled, given.exchange, given.routing_key) == (False, "gone", "key")
+    assert (given.ttl, given.max_length, given.handler) == (60.0, 7, handle)
+    assert DeadLetterOptions.of(given) is given
+    for kept in (True, None):
+        assert DeadLetterOptions.of(kept) == DeadLetterOptions()
+    assert DeadLetterOptions.of(False) == DeadLetterOptions(enabled=False)
+
+
+def test_options_take_durations() -> None:
+    assert Deduplication(ttl=timedelta(minutes=1)).ttl == 60.0
+    assert Exponential(timedelta(seconds=2), max_delay=timedelta(minutes=1)).text == (
+        "exponential:2000:60000"
+    )
+    assert Exponential(0.5, jitter=0.25).text == "exponential:500~0.25"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from matador.errors import ConfigurationError
@@ -59,3 +61,36 @@ def test_any_failure_opens_a_half_open_one_again() -> None:
 def test_wrong_options(given: dict[str, int]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(given))):
         CircuitBreaker(**given)
+
+
+def test_half_open_counts_what_succeeded_before_more_began() -> None:
+    circuit = failed(Circuit(OPTIONS), 3).at(60.0).begun().succeeded_once()
+    assert circuit.room == 1
+    circuit = circuit.begun()
+    assert circuit.room == 0
+    assert circuit.succeeded_once().state == "closed"
+
+
+def test_a_send_that_says_nothing_leaves_its_room_to_another() -> None:
+    circuit = failed(Circuit(OPTIONS), 3).at(60.0).begun().succeeded_once().begun()
+    circuit = circuit.undecided()
+    assert (circuit.state, circuit.room, circuit.undecided().room) == ("half-open", 1, 1)
+    assert circuit.begun().succeeded_once().state == "closed"
+
+
+def test_a_success_that_began_before_the_circuit_opened_reserves_nothing() -> None:
+    three = CircuitBreaker(threshold=3, recovery_time=60, successes=3)
+    circuit = failed(Circuit(three), 3).at(60.0).succeeded_once()
+    assert (circuit.trying, circuit.room) == (0, 2)
+
+
+def test_a_late_answer_changes_neither_an_open_circuit_nor_a_closed_one() -> None:
+    opened = failed(Circuit(OPTIONS), 3)
+    assert opened.succeeded_once() is opened
+    assert opened.undecided() is opened.begun() is opened
+    closed = Circuit(OPTIONS)
+    assert closed.undecided() is closed.begun() is closed.succeeded_once() is closed
+
+
+def test_the_recovery_time_may_be_a_duration() -> None:
+    assert CircuitBreaker(recovery_time=timedelta(minutes=2)).recovery_time == 120.0

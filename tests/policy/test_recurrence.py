@@ -13,6 +13,7 @@ from matador.model.job import JobSchedule, Missed
 from matador.policy.recurrence import (
     MOST_MISSED,
     check_recurrence,
+    cron_expression,
     due_times,
     first_time,
     next_time,
@@ -118,3 +119,22 @@ def test_wrong_schedules_are_named() -> None:
     ):
         with pytest.raises(ConfigurationError, match=text):
             check_recurrence(*given, "here", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "expression"),
+    [("@daily", "0 0 * * *"), (" @Daily ", "0 0 * * *"), ("5 4 * * *", "5 4 * * *")],
+)
+def test_names_stand_for_expressions(given: str, expression: str) -> None:
+    assert cron_expression(given, "job") == expression
+
+
+def test_an_unknown_name_is_refused_with_the_closest_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"job: cron='@dayly' is not one of .*@daily"):
+        cron_expression("@dayly", "job")
+
+
+def test_the_shortest_interval_is_allowed_and_a_shorter_one_is_not() -> None:
+    check_recurrence(None, 0.001, "UTC", "job", now=0.0)
+    with pytest.raises(ConfigurationError, match="every"):
+        check_recurrence(None, 0.0009, "UTC", "job", now=0.0)

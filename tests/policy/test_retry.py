@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,14 @@ from matador.errors import (
     UnstorableStepValueError,
 )
 from matador.model.subscriber import Idempotency
-from matador.policy.retry import RetryLater, SendToDeadLetters, StandardRetryPolicy
+from matador.policy.backoff import growing_delay
+from matador.policy.retry import (
+    CustomRetryPolicy,
+    RetryContext,
+    RetryLater,
+    SendToDeadLetters,
+    StandardRetryPolicy,
+)
 
 POLICY = StandardRetryPolicy()
 
@@ -140,12 +148,41 @@ def test_6_redelivered(idempotent: Idempotency, again: bool) -> None:
     if again:
         assert decision == RetryLater(1.0, "failed")
     else:
-        reason = f"redelivered, and the subscriber is not idempotent (idempotent={idempotent!r})"
+        reason = f"redelivered, and the handler is not idempotent (idempotent={idempotent!r})"
         assert decision == undeliverable(reason)
 
 
-@pytest.mark.parametrize("idempotent", ["yes", "no", "unknown", "resumable"])
-def test_7_else_it_is_retried(idempotent: Idempotency) -> None:
+@pytest.mark.parametrize(
+    ("idempotent", "again"), [("yes", True), ("resumable", True), ("no", False), ("unknown", False)]
+)
+def test_6_interrupted_by_its_own_timeout(idempotent: Idempotency, again: bool) -> None:
+    decision = POLICY.decide(make_context(interrupted=True, idempotent=idempotent))
+    if again:
+        assert decision == RetryLater(1.0, "failed")
+    else:
+        reason = f"interrupted by its timeout, and not idempotent (idempotent={idempotent!r})"
+        assert decision == undeliverable(reason)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_7_what_must_not_run_again_is_not_retried(attempts: int) -> None:
+    decision = POLICY.decide(make_context(idempotent="no", attempts=attempts))
+    assert decision == undeliverable("failed, and must not run again (idempotent='no')")
+
+
+@pytest.mark.parametrize(("redelivered", "interrupted"), [(True, False), (False, True)])
+def test_7_unless_it_asks_for_it(redelivered: bool, interrupted: bool) -> None:
+    context = make_context(
+        error=DoRetry("busy"),
+        idempotent="no",
+        redelivered=redelivered,
+        interrupted=interrupted,
+    )
+    assert POLICY.decide(context) == RetryLater(1.0, "retry requested")
+
+
+@pytest.mark.parametrize("idempotent", ["yes", "unknown", "resumable"])
+def test_8_else_it_is_retried(idempotent: Idempotency) -> None:
     assert POLICY.decide(make_context(idempotent=idempotent)) == RetryLater(1.0, "failed")
     assert POLICY.decide(make_context(idempotent=idempotent, attempts=2)).__class__ is RetryLater
 
@@ -168,11 +205,26 @@ def test_poison_comes_before_everything(error: Exception | None) -> None:
         (None, "max attempts exceeded (3)"),
     ],
 )
+@pytest.mark.parametrize(("redelivered", "interrupted"), [(True, False), (False, True)])
 def test_control_errors_come_before_attempts_and_those_before_idempotency(
-    error: Exception | None, reason: str
+    error: Exception | None, reason: str, redelivered: bool, interrupted: bool
 ) -> None:
-    context = make_context(error=error, attempts=3, redelivered=True, idempotent="no")
+    context = make_context(
+        error=error,
+        attempts=3,
+        redelivered=redelivered,
+        interrupted=interrupted,
+        idempotent="no",
+    )
     assert POLICY.decide(context) == undeliverable(reason)
+
+
+def test_a_redelivery_is_the_reason_before_a_timeout() -> None:
+    context = make_context(redelivered=True, interrupted=True)
+    decision = POLICY.decide(context)
+    assert decision == undeliverable(
+        "redelivered, and the handler is not idempotent (idempotent='unknown')"
+    )
 
 
 # -- what a hook decided --------------------------------------------------------------------------
@@ -201,6 +253,24 @@ def test_a_hook_can_set_the_delay(delay: float, error: Exception | None) -> None
     assert decision.delay == delay
 
 
+@pytest.mark.parametrize("asked", [0, 7, 7.5, timedelta(minutes=1)])
+def test_do_retry_can_set_the_delay(asked: Any) -> None:
+    seconds = asked.total_seconds() if isinstance(asked, timedelta) else asked
+    for other in (None, 42.0):  # it knows better than a hook
+        decision = POLICY.decide(make_context(error=DoRetry("busy", delay=asked), delay=other))
+        assert decision == RetryLater(seconds, "retry requested")
+
+
+@pytest.mark.parametrize("asked", [-1, float("nan"), float("inf"), "soon", object()])
+def test_a_delay_that_cannot_be_used_is_not_used(asked: Any) -> None:
+    error = DoRetry("busy")
+    error.delay = asked
+    assert POLICY.decide(make_context(error=error)) == RetryLater(1.0, "retry requested")
+    context = make_context(error=error, delay=42.0)
+    assert POLICY.decide(context) == RetryLater(42.0, "retry requested")
+    assert POLICY.decide(make_context(delay=asked)) == RetryLater(1.0, "failed")
+
+
 # -- delays ---------------------------------------------------------------------------------------
 
 
@@ -227,3 +297,133 @@ def test_jitter_takes_a_share_off(random: float, delay: float) -> None:
     assert StandardRetryPolicy(jitter=0.5).delay(3, random) == delay
     context = make_context(attempts=2, random=random)
     assert StandardRetryPolicy(jitter=0.5).decide(context) == RetryLater(delay / 2, "failed")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "options", "delay"),
+    [
+        (1, {}, 3.0),
+        (3, {}, 12.0),
+        (3, {"multiplier": 3.0}, 27.0),
+        (3, {"multiplier": 1.0}, 3.0),
+        (3, {"longest": 10.0}, 10.0),
+        (1, {"longest": 1.0}, 1.0),
+        (0, {}, 3.0),  # as if it were the first
+        (-7, {}, 3.0),
+        (100, {}, 1e9),  # no broker keeps a message for longer
+        (10_000, {}, 1e9),  # more than a float can hold
+        (10_000, {"longest": 60.0}, 60.0),
+        (10_000, {"longest": 1e12}, 1e12),
+    ],
+)
+def test_growing_delay(attempt: int, options: dict[str, Any], delay: float) -> None:
+    assert growing_delay(attempt, 3.0, **options) == delay
+
+
+@pytest.mark.parametrize("attempt", [1, 100, 10_000])
+def test_nothing_does_not_grow(attempt: int) -> None:
+    assert growing_delay(attempt, 0.0) == 0.0
+
+
+# -- with delays and a choice of errors of its own ------------------------------------------------
+
+
+def doubled(attempt: int) -> float:
+    return attempt * 2.0
+
+
+def broken(*_: object) -> Any:
+    raise RuntimeError("a bug")
+
+
+class NoNumber:
+    def __float__(self) -> float:
+        raise ValueError("no number")
+
+
+def always(value: Any) -> Callable[..., Any]:
+    return lambda *_: value
+
+
+def test_a_custom_policy_is_the_standard_one_by_default() -> None:
+    policy = CustomRetryPolicy()
+    assert (policy.max_attempts, policy.max_deliveries, policy.jitter) == (3, 5, 0.0)
+    for attempts in (1, 2, 3):
+        context = make_context(attempts=attempts)
+        assert policy.decide(context) == POLICY.decide(context)
+
+
+@pytest.mark.parametrize(
+    ("delays", "expected"),
+    [
+        (doubled, 4.0),
+        (always(timedelta(minutes=1)), 60.0),
+        (always(0), 0.0),
+        (None, 2.0),
+        (broken, 2.0),
+        (always(-1), 2.0),
+        (always(float("nan")), 2.0),
+        (always(float("inf")), 2.0),
+        (always(NoNumber()), 2.0),
+        (always("soon"), 2.0),
+        (always(None), 2.0),
+    ],
+)
+def test_a_custom_delay_is_used_if_it_can_be(
+    delays: Callable[[int], Any] | None, expected: float
+) -> None:
+    policy = CustomRetryPolicy(delays=delays)
+    assert policy.decide(make_context(attempts=2)) == RetryLater(expected, "failed")
+
+
+def test_jitter_takes_its_share_off_a_custom_delay() -> None:
+    policy = CustomRetryPolicy(delays=doubled, jitter=0.5)
+    assert policy.decide(make_context(attempts=2, random=1.0)) == RetryLater(2.0, "failed")
+    standard = CustomRetryPolicy(jitter=0.5)
+    assert standard.decide(make_context(attempts=2, random=1.0)) == RetryLater(1.0, "failed")
+
+
+def only_early_os_errors(error: Exception, attempt: int) -> bool:
+    return isinstance(error, OSError) and attempt < 2
+
+
+def test_a_custom_policy_chooses_what_is_retried() -> None:
+    policy = CustomRetryPolicy(5, when=only_early_os_errors)
+    assert policy.decide(make_context(error=OSError("x"))) == RetryLater(1.0, "failed")
+    for context in (make_context(error=OSError("broken"), attempts=2), make_context()):
+        assert policy.decide(context) == undeliverable("not to be retried: broken")
+
+
+def test_a_choice_that_fails_decides_nothing() -> None:
+    policy = CustomRetryPolicy(when=broken)
+    assert policy.decide(make_context()) == RetryLater(1.0, "failed")
+    decision = policy.decide(make_context(attempts=3))
+    assert decision == undeliverable("max attempts exceeded (3)")  # not for ever
+
+
+@pytest.mark.parametrize(
+    ("context", "decision"),
+    [
+        (make_context(deliveries=5), POISONED),
+        (make_context(error=DontRetry("no")), undeliverable("no")),
+        (make_context(error=DoRetry("busy")), RetryLater(2.0, "retry requested")),
+        (make_context(attempts=3), undeliverable("max attempts exceeded (3)")),
+        (
+            make_context(idempotent="no"),
+            undeliverable("failed, and must not run again (idempotent='no')"),
+        ),
+    ],
+)
+def test_a_choice_of_errors_comes_last(
+    context: RetryContext, decision: RetryLater | SendToDeadLetters
+) -> None:
+    policy = CustomRetryPolicy(delays=doubled, when=always(False))
+    assert policy.decide(context) == decision
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_attempts": 0}, {"jitter": 2}, {"max_deliveries": 0}], ids=str
+)
+def test_options_of_a_custom_policy_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        CustomRetryPolicy(**options)

@@ -12,6 +12,7 @@ backoffs = st.builds(
     st.sampled_from(["immediate", "linear", "exponential"]),
     base_delay=st.floats(0, 10),
     max_delay=st.floats(10, 1e6),
+    multiplier=st.floats(1, 1000),
     jitter=st.floats(0, 1),
 )
 

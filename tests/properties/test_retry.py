@@ -28,11 +28,18 @@ randoms = st.floats(0, 1, exclude_max=True)
 contexts = st.builds(
     make_context,
     error=st.sampled_from(
-        [ValueError("broken"), EventAssertionError("wrong"), DontRetry("never"), DoRetry("again")]
+        [
+            ValueError("broken"),
+            EventAssertionError("wrong"),
+            DontRetry("never"),
+            DoRetry("again"),
+            DoRetry("again", delay=7),
+        ]
     ),
     attempts=st.integers(1, 30),
     deliveries=st.integers(1, 30),
     redelivered=st.booleans(),
+    interrupted=st.booleans(),
     idempotent=st.sampled_from(["yes", "no", "unknown", "resumable"]),
     random=randoms,
     max_attempts=st.none() | st.integers(0, 30),
@@ -46,8 +53,7 @@ def reason_to_give_up(policy: StandardRetryPolicy, context: RetryContext) -> str
     error, receipt = context.error, context.receipt
     most = policy.max_attempts if context.max_attempts is None else context.max_attempts
     deliveries = policy.max_deliveries if context.max_deliveries is None else context.max_deliveries
-    used_up = context.envelope.docket.attempts >= most
-    declared = context.subscriber.idempotent
+    used_up, declared = context.attempts >= most, context.idempotent
     safe = declared in {"yes", "resumable"}
     rules = [
         (
@@ -64,8 +70,13 @@ def reason_to_give_up(policy: StandardRetryPolicy, context: RetryContext) -> str
         (used_up, f"max attempts exceeded ({most})"),
         (
             receipt.redelivered and not safe,
-            f"redelivered, and the subscriber is not idempotent (idempotent={declared!r})",
+            f"redelivered, and the handler is not idempotent (idempotent={declared!r})",
         ),
+        (
+            context.interrupted and not safe,
+            f"interrupted by its timeout, and not idempotent (idempotent={declared!r})",
+        ),
+        (declared == "no", "failed, and must not run again (idempotent='no')"),
         (True, None),
     ]
     return next(reason for holds, reason in rules if holds)
@@ -79,9 +90,12 @@ def test_the_first_rule_that_holds_decides(
     reason = reason_to_give_up(policy, context)
     if reason is None:
         assert isinstance(decision, RetryLater)
-        attempts = context.envelope.docket.attempts
-        computed = policy.delay(attempts, context.random)
-        assert decision.delay == (computed if context.delay is None else context.delay)
+        delays = [
+            context.error.delay if isinstance(context.error, DoRetry) else None,
+            context.delay,
+            policy.delay(context.attempts, context.random),
+        ]
+        assert decision.delay == next(delay for delay in delays if delay is not None)
     else:
         assert decision == SendToDeadLetters("undeliverable", reason)
 

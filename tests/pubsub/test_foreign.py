@@ -14,7 +14,8 @@ import pytest_asyncio
 from tests.support.pubsub import Place, place_on
 from tests.support.rabbitmq import Raw
 
-from matador.pubsub import AckStrategy, MessageContext
+from matador.pubsub import AckStrategy, DeadLetterOptions, MessageContext, Subscriber
+from matador.rpc import RpcServer
 from matador.testing import wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
@@ -141,7 +142,7 @@ async def test_the_queues_are_declared_as_theirs(rabbit: Place) -> None:
             raw.channel.queue_declare(queue, durable=True, arguments=arguments)
             raw.channel.queue_declare(f"{queue}.dlq", durable=True)
             await publisher.publish("orders.made", 1)
-            await wait_for(lambda: sub.counters.dead_lettered == 1)
+            await wait_for(lambda: sub.metrics().messages_dead_lettered == 1)
         _, properties, body = raw.get(f"{queue}.dlq")  # stored before the subscriber was closed
         assert json.loads(body) == 1
         assert properties.headers["x-retry-count"] == 3
@@ -152,3 +153,29 @@ async def test_the_queues_are_declared_as_theirs(rabbit: Place) -> None:
         raw.channel.basic_nack(method.delivery_tag, requeue=False)
         _, properties, body = raw.get(f"{queue}.dlq")
         assert body == b"2"
+
+
+@pytest.mark.parametrize("kind", ["subscriber", "server"])
+async def test_dead_letters_are_kept_as_their_options_say(rabbit: Place, kind: str) -> None:
+    """A declaration with other arguments would be refused, and close the channel."""
+    exchange, queue = f"{rabbit.name}.dead", rabbit.queue("orders")
+    letters = DeadLetterOptions(exchange=exchange, routing_key="lost", ttl=60, max_length=7)
+    receiver: Subscriber | RpcServer = rabbit.subscriber("orders", dead_letters=letters)
+    if kind == "server":
+        receiver = RpcServer(rabbit.url, queue=queue, dead_letters=letters)
+
+    def handle(data: int) -> None: ...
+
+    if isinstance(receiver, Subscriber):
+        receiver.on("#")(handle)
+    else:
+        receiver.register("any", handle)
+    with Raw(rabbit.url) as raw:
+        async with receiver:
+            arguments = {"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": "lost"}
+            raw.channel.queue_declare(queue, durable=True, arguments=arguments)
+            limits = {"x-message-ttl": 60_000, "x-max-length": 7}
+            raw.channel.queue_declare(f"{queue}.dlq", durable=True, arguments=limits)
+            raw.publish(exchange, "lost", b"theirs", {})
+            assert (await asyncio.to_thread(raw.get, f"{queue}.dlq"))[2] == b"theirs"
+        raw.channel.exchange_delete(exchange)

@@ -25,6 +25,9 @@ REAL = [
 ]
 BROKERS = ["memory", "sqlite", *REAL]
 
+pipeline = pytest.mark.parametrize("place", ["memory", REAL[0]], indirect=True)
+"""For what is decided without the transport: in memory, and on one broker."""
+
 
 @dataclass
 class Place:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from tests.support.faulty import FaultyTransport
 
+from matador import Shutdown
 from matador.errors import (
     CircuitOpenError,
     ConfigurationError,
@@ -17,19 +20,22 @@ from matador.errors import (
     NotConnectedError,
     SendTimeoutError,
     SendUnconfirmedError,
+    ShuttingDownError,
     UnsupportedError,
 )
-from matador.model.message import ConnectionState, Message
+from matador.model.message import ConnectionState, Delivery, Message, Receipt
 from matador.rpc import (
     CallRetry,
     CircuitBreaker,
     Deduplication,
+    Fixed,
     Recovery,
     RemoteError,
     RpcClient,
     RpcServer,
     RpcTimeoutError,
 )
+from matador.rpc.wire import read_reply
 from matador.testing import wait_for
 from matador.transports import MemoryTransport, MultiTransport
 
@@ -40,6 +46,7 @@ class LossyTransport(FaultyTransport):
     def __init__(self) -> None:
         super().__init__()
         self.drop_replies = 0
+        self.held: list[Message] | None = None
 
     def lose(self) -> None:
         self._change_state(ConnectionState("reconnecting", 1, OSError("cut")))
@@ -50,6 +57,9 @@ class LossyTransport(FaultyTransport):
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         if self.state.status != "connected":
             raise NotConnectedError
+        if self.held is not None and not messages[0].id:  # replies, until they are let go
+            self.held += messages
+            return [None for _ in messages]
         if self.drop_replies and not messages[0].id:
             self.drop_replies -= 1
             return [None for _ in messages]
@@ -127,12 +137,12 @@ async def test_a_lost_connection_fails_the_calls_that_were_sent() -> None:
             with pytest.raises(ConnectionLostError, match="may or may not have run"):
                 await call
         waiting = asyncio.create_task(client.call("count"))
-        await wait_for(lambda: client.health().buffered == 1)
+        await wait_for(lambda: client.sender_health.buffered == 1)
         assert client.health().status == "unhealthy"
         transport.find()
         assert await waiting == 4
-        assert client.metrics().connection_losses == 3
-    await server.stop(force=True)
+        assert client.metrics().connection_losses == 1
+    await server.shutdown(timeout=0)
 
 
 async def test_a_call_that_times_out_in_the_buffer_is_not_sent() -> None:
@@ -144,7 +154,7 @@ async def test_a_call_that_times_out_in_the_buffer_is_not_sent() -> None:
             await client.call("count", timeout=0.05)
         transport.find()
         assert await client.call("count") == 1
-    await server.stop()
+    await server.shutdown()
 
 
 async def test_without_a_buffer_calls_fail_at_once() -> None:
@@ -156,7 +166,7 @@ async def test_without_a_buffer_calls_fail_at_once() -> None:
             await client.call("count")
         transport.find()
         assert await client.call("count") == 1
-    await server.stop()
+    await server.shutdown()
 
 
 async def test_an_open_circuit_fails_calls_at_once() -> None:
@@ -172,10 +182,10 @@ async def test_an_open_circuit_fails_calls_at_once() -> None:
             await client.call("count")
         with pytest.raises(CircuitOpenError):
             await client.call("count")
-        assert client.health().circuit == "open"
+        assert client.sender_health.circuit == "open"
         assert ran == []
         transport.find()
-    await server.stop()
+    await server.shutdown()
 
 
 @pytest.mark.parametrize(
@@ -196,16 +206,38 @@ async def test_a_request_without_a_confirmation(
         assert caught.value.__cause__ is raised
 
 
+async def test_a_late_reply_is_not_taken_for_that_of_the_next_call_with_its_id() -> None:
+    transport = LossyTransport()
+    server, ran = await serve(transport)
+    async with RpcClient(transport, queue="q") as client:
+        transport.held = held = list[Message]()
+        with pytest.raises(RpcTimeoutError):
+            await client.call("count", correlation_id="trace", timeout=0.05)
+        await wait_for(lambda: len(held) == 1)
+        second = asyncio.create_task(client.call("count", correlation_id="trace", timeout=60))
+        await wait_for(lambda: len(held) == 2)
+        transport.held = None
+        late, expected = held
+        assert late.properties is not None
+        assert late.properties.correlation_id == "trace"
+        await transport.send([late])
+        assert await client.call("count") == 3  # whose reply came after the late one
+        assert not second.done()
+        await transport.send([expected])
+        assert await second == 2
+    assert len(ran) == 3
+    await server.shutdown()
+
+
 async def test_a_retry_has_the_same_id() -> None:
     transport = LossyTransport()
     server, ran = await serve(transport, deduplication=Deduplication())
-    async with RpcClient(transport, queue="q", retry=CallRetry(attempts=3, delay=0.01)) as client:
+    async with RpcClient(transport, queue="q", retry=CallRetry(3, Fixed(0.01))) as client:
         transport.drop_replies = 2
         assert await client.call("count", timeout=1) == 1
         assert len(ran) == 1
-        assert client.metrics().retries == 2
-        assert client.metrics().calls == 3
-    await server.stop()
+        assert client.metrics().messages_sent == 3
+    await server.shutdown()
 
 
 async def test_errors_of_the_server_are_not_tried_again() -> None:
@@ -215,12 +247,12 @@ async def test_errors_of_the_server_are_not_tried_again() -> None:
         with pytest.raises(RemoteError):
             await client.call("fail")
         assert len(ran) == 1
-    always = CallRetry(attempts=2, delay=0, when=lambda error, attempt: True)
+    always = CallRetry(2, Fixed(0), when=lambda error, attempt: True)
     async with RpcClient(transport, queue="q", retry=always) as client:
         with pytest.raises(RemoteError):
             await client.call("fail")
         assert len(ran) == 3
-    await server.stop()
+    await server.shutdown()
 
 
 async def test_without_retries_a_lost_reply_is_a_timeout() -> None:
@@ -231,14 +263,62 @@ async def test_without_retries_a_lost_reply_is_a_timeout() -> None:
         with pytest.raises(RpcTimeoutError):
             await client.call("count", timeout=1)
         assert len(ran) == 1
-    await server.stop()
+    await server.shutdown()
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"backoff": 1}, {"when": True}], ids=str)
+def test_retries_are_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        CallRetry(**wrong)
 
 
 def test_delays_of_retries_grow() -> None:
-    retry = CallRetry(attempts=9, delay=0.5, multiplier=2, max_delay=3)
-    assert [retry.delay_after(n) for n in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
-    assert retry.delay_after(100_000) == 3.0
-    with pytest.raises(ConfigurationError, match="attempts"):
-        CallRetry(attempts=0)
-    with pytest.raises(ConfigurationError, match="multiplier"):
-        CallRetry(multiplier=0.5)
+    waits = [CallRetry().backoff.wait(attempt) for attempt in (1, 2, 3, 100_000)]
+    assert waits == [0.1, 0.2, 0.4, 5.0]
+
+
+async def test_a_call_that_is_made_during_a_shutdown_fails_at_once() -> None:
+    client = RpcClient(MemoryTransport(), queue="q")
+    server = RpcServer(client._broker.transport, queue="q")
+
+    @server.handler("hang")
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    async def call() -> None:
+        while client.is_running:
+            with contextlib.suppress(ShuttingDownError):
+                await client.call("hang", timeout=600)
+
+    async with server:
+        await client.start()
+        calling = asyncio.create_task(call())
+        await wait_for(lambda: client.pending == 1)
+        async with asyncio.timeout(10):
+            await client.shutdown()
+            await calling
+        await server.shutdown(timeout=0)
+
+
+async def test_a_shutdown_ends_even_if_the_broker_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = RpcClient(MemoryTransport(), queue="q", shutdown=Shutdown(0, grace=0.1))
+    await client.start()
+    assert client._replies is not None
+    never = asyncio.Event()
+    monkeypatch.setattr(client._replies._subscription, "close", never.wait)
+    async with asyncio.timeout(10):
+        await client.shutdown()
+    never.set()
+    assert "could not stop receiving replies in time" in caplog.text
+
+
+@pytest.mark.parametrize("body", [b"7", b'{"error": {"code": "Odd", "message": "no"}}'])
+def test_a_reply_may_begin_with_a_byte_order_mark(body: bytes) -> None:
+    delivery = Delivery(codecs.BOM_UTF8 + body, {}, Receipt("replies", None))
+    if b"error" in body:
+        with pytest.raises(RemoteError, match="no"):
+            read_reply(delivery, None, "ADD")
+    else:
+        assert read_reply(delivery, None, "ADD") == 7

@@ -17,7 +17,7 @@ from tests.rpc.conftest import Place
 from tests.support.rabbitmq import Raw
 
 from matador.errors import InvalidMessageError
-from matador.rpc import RemoteError, RpcContext, RpcTimeoutError
+from matador.rpc import AckStrategy, RemoteError, RpcContext, RpcTimeoutError
 from matador.testing import wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.parametrize("place", ["rabbitmq"], indirect=True)]
@@ -137,7 +137,7 @@ async def test_malformed_requests_get_an_error_reply(place: Place, body: bytes) 
             assert reply == 3
         finally:
             await asyncio.to_thread(bare.close)
-        await wait_for(lambda: server.metrics().received == 4 and server.in_flight == 0)
+        await wait_for(lambda: server.metrics().messages_received == 4 and server.in_flight == 0)
 
 
 @pytest.mark.parametrize("reply_to", ["nobody", f"{DIRECT}.gone", "x" * 255, "caf\xe9\n"])
@@ -154,7 +154,7 @@ async def test_a_reply_to_nobody_is_dropped(place: Place, reply_to: str) -> None
             await asyncio.to_thread(bare.send, b"1", type="PING", reply_to=reply_to)
             _, reply = await asyncio.to_thread(bare.call, b"1", type="PING")
             assert reply == "pong"
-            await wait_for(lambda: server.metrics().succeeded == 2)
+            await wait_for(lambda: server.metrics().messages_succeeded == 2)
         finally:
             await asyncio.to_thread(bare.close)
 
@@ -174,7 +174,7 @@ async def test_a_caller_whose_queue_is_full_holds_up_nobody(place: Place) -> Non
             async with server, place.client() as client:
                 for _ in range(30):
                     raw.publish("", place.queue, b"1", {}, type="PING", reply_to=full)
-                assert await client.call("PING", timeout=10) == "pong"
+                assert await client.call("PING", timeout=60) == "pong"
         finally:
             raw.channel.queue_delete(full)
 
@@ -207,7 +207,7 @@ async def test_an_address_that_rabbitmq_cannot_resolve_costs_no_connection(
             for _ in range(3):
                 raw.publish("", place.queue, b'"odd"', {}, type="PING", reply_to=reply_to)
                 assert await client.call("PING", "good", timeout=20) == "pong"
-        await wait_for(lambda: server.metrics().succeeded == 6)
+        await wait_for(lambda: server.metrics().messages_succeeded == 6)
     assert sorted(runs) == ["good"] * 3 + ["odd"] * 3
     assert "lost the connection" not in caplog.text
     assert "cannot resolve the address" in caplog.text
@@ -317,3 +317,48 @@ async def test_our_client_calls_a_server_written_by_hand(place: Place) -> None:
             assert bare.requests[-1][1].reply_to is None
     finally:
         await asyncio.to_thread(bare.close)
+
+
+async def test_a_queue_that_was_declared_without_dead_letters_has_them(place: Place) -> None:
+    """RabbitMQ does not change the arguments of a queue that exists."""
+    with Raw(place.url) as raw:
+        raw.channel.queue_declare(place.queue, durable=True)
+        server = place.server(ack=AckStrategy(max_retries=1))
+
+        @server.handler("fail")
+        async def fail(data: str) -> None:
+            raise ValueError("no")
+
+        async with server, place.client() as client:
+            await client.notify("fail", "kept")
+            with pytest.raises(RemoteError):
+                await client.call("fail", "kept, too", timeout=20)
+            await wait_for(lambda: server.metrics().messages_dead_lettered == 2)
+        letters = [raw.get(f"{place.queue}.dlq") for _ in range(2)]
+    assert {body for _, _, body in letters} == {b'"kept"', b'"kept, too"'}
+    for _, properties, _ in letters:  # nobody waits for it: it neither expires nor is it answered
+        assert properties.reply_to is None
+        assert properties.expiration is None
+        assert properties.delivery_mode == 2
+
+
+async def test_one_at_a_time_takes_one(place: Place) -> None:
+    servers = [place.server(concurrency=1), place.server(concurrency=1)]
+    ran: list[int] = []
+    go_on = asyncio.Event()
+
+    for number, server in enumerate(servers):
+
+        @server.handler("work")
+        async def work(data: int, number: int = number) -> None:
+            ran.append(number)
+            await go_on.wait()
+
+    async with servers[0], servers[1], place.client() as client:
+        for n in range(10):
+            await client.notify("work", n)
+        await wait_for(lambda: sorted(ran) == [0, 1])
+        with Raw(place.url) as raw:
+            assert raw.count(place.queue) == 8  # the others wait for whichever server is free
+        go_on.set()
+        await wait_for(lambda: len(ran) == 10)

@@ -41,8 +41,6 @@ async def test_each_of_ten_thousand_calls_has_one_outcome(place: Place) -> None:
         await asyncio.gather(*map(call, range(CALLS)))
         assert outcomes == [1] * CALLS
         assert client.pending == 0
-        metrics = client.metrics()
-        assert (metrics.succeeded, metrics.timeouts) == (CALLS * 9 // 10, CALLS // 10)
         never.set()
         await wait_for(lambda: server.in_flight == 0, timeout=60)
-        await server.stop()
+        await server.shutdown()

@@ -6,10 +6,16 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, Flag
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import attrs
 import msgspec
@@ -29,17 +35,21 @@ from matador import (
     Shutdown,
     SqliteCheckpointStore,
     SyncContext,
+    Topology,
+    WorkQueue,
 )
 from matador.errors import (
     CheckpointStoreError,
     ConfigurationError,
     DuplicateStepKeyError,
+    TimeoutError,
     UnreadableStepValueError,
     UnstorableStepValueError,
 )
-from matador.events.dead_letters import Selection
-from matador.events.hooks import HookSet
-from matador.events.steps import MISSING, Steps
+from matador.runtime import steps as steps_module
+from matador.runtime.dead_letters import Selection
+from matador.runtime.hooks import HookSet
+from matador.runtime.steps import MISSING, Steps
 from matador.testing import ManualClock, wait_for
 from matador.transports.memory import MemoryTransport
 
@@ -327,6 +337,48 @@ class AttrsPayment:
     amounts: list[int]
 
 
+@dataclass
+class Loose:
+    """Its annotations say less than its values, or something else."""
+
+    anything: Any
+    lines: list  # type: ignore[type-arg]
+    price: float
+
+
+class LooseStruct(msgspec.Struct):
+    anything: Any
+    price: float
+
+
+@attrs.define
+class LooseAttrs:
+    anything: Any
+    ids: list[Any]
+
+
+class PydanticLoose(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    anything: Any = None
+    other: int = pydantic.Field(default=1, exclude=True)
+    _secret: int = 0
+
+    def with_secret(self) -> PydanticLoose:
+        self._secret = 7
+        return self
+
+
+class Status(Enum):
+    OPEN = "open"
+    PAID = "paid"
+
+
+def shown(value: Any) -> str:
+    given = sorted(getattr(value, "__pydantic_fields_set__", ()))
+    return f"{type(value)} {value!r} {given} {getattr(value, '__pydantic_private__', None)}"
+
+
 VALUES: list[Any] = [
     None,
     True,
@@ -340,6 +392,36 @@ VALUES: list[Any] = [
     StructPayment("p-1", [1, 2]),
     PydanticPayment(id="p-1", amounts=[1, 2]),
     AttrsPayment("p-1", [1, 2]),
+    datetime(2026, 11, 18, 3, 24, 0, 7, tzinfo=None),  # noqa: DTZ001 - a naive time
+    datetime(2026, 11, 18, 3, 24, tzinfo=UTC),
+    datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+    datetime(2026, 11, 18, 3, 24, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+    date(2026, 11, 18),
+    time(3, 24, fold=1),
+    timedelta(days=-1, microseconds=1),
+    UUID("8a4a1b39-8f5c-4d0e-9b0c-6d1c4f6f9a11"),
+    Decimal("1.10"),
+    Decimal("-0"),
+    b"\x00\xff",
+    bytearray(b"ab"),
+    -0.0,
+    2**70,
+    (1, (2, "x")),
+    {1, 2},
+    frozenset({(1, b"x")}),
+    {1: "int", "1": "str", None: "none", (1, 2): "tuple", False: "bool"},
+    {"#tuple": [1]},
+    {"#": {"#dict": 1}},
+    Status.PAID,
+    [DataclassPayment("p-1", (1,)), StructPayment("p-2", [2]), PydanticPayment(id="p", amounts=[])],
+    {"paid": {"by": AttrsPayment("p-1", [1]), "at": datetime(2026, 1, 1, tzinfo=UTC)}},
+    Loose({"at": date(2026, 1, 1)}, [DataclassPayment("p-1", (1,))], 5),
+    LooseStruct((1, {2}), 5),
+    LooseAttrs(Decimal("1.0"), [UUID(int=1)]),
+    (Loose(None, [Loose(b"x", [], 1)], 1.5),),
+    PydanticLoose(anything=datetime(2026, 1, 1, tzinfo=UTC)),
+    PydanticLoose.model_validate({"anything": b"x", "other": 2, "more": (1, 2)}),
+    PydanticLoose(other=1).with_secret(),
 ]
 
 
@@ -358,7 +440,38 @@ async def test_a_value_comes_back_as_what_it_was(value: Any, manual_clock: Manua
         assert dead(app) == []
     assert ledger.runs == ["charge"]
     assert values == [value, value]
-    assert type(values[0]) is type(values[1])
+    assert [shown(one) for one in values] == [shown(value)] * 2
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Flags(Flag):
+    READ = 1
+    WRITE = 2
+
+
+class OnlyOnce(msgspec.Struct):
+    """Its code raises an error that is not one of encoding."""
+
+    made: ClassVar[int] = 0
+    number: int
+
+    def __post_init__(self) -> None:
+        OnlyOnce.made += 1
+        if OnlyOnce.made > 1:
+            raise RuntimeError("a second one")
+
+
+def with_attribute(value: Any) -> Any:
+    object.__setattr__(value, "more", 1)
+    return value
 
 
 def local_class() -> Any:
@@ -371,8 +484,34 @@ def local_class() -> Any:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), {1, 2} | {object()}, float("nan"), local_class(), lambda: 1],
-    ids=["object", "set", "nan", "local-class", "function"],
+    [
+        object(),
+        {1, 2} | {object()},
+        float("nan"),
+        local_class(),
+        lambda: 1,
+        [local_class()],
+        Text("x"),
+        Point(1, 2),
+        datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1), "named")),
+        with_attribute(DataclassPayment("p-1", (1,))),
+        Flags.READ | Flags.WRITE,
+        OnlyOnce(1),
+    ],
+    ids=[
+        "object",
+        "set",
+        "nan",
+        "local-class",
+        "function",
+        "local-class-in-list",
+        "str-subclass",
+        "named-tuple",
+        "named-time-zone",
+        "attribute",
+        "flags",
+        "only-once",
+    ],
 )
 async def test_a_value_that_cannot_be_stored_ends_in_the_dead_letters_at_once(
     value: Any, manual_clock: ManualClock
@@ -462,6 +601,11 @@ async def test_no_stored_value_makes_its_reader_import_or_call_anything(
         b'{"value": {"id": 7}, "type": "%s:DataclassPayment"}' % __name__.encode(),
         b'{"value": {"id": 7}, "type": "%s:PydanticPayment"}' % __name__.encode(),
         b'{"value": 1, "type": 7}',
+        b'{"value": {"#unknown": 1}, "type": "#"}',
+        b'{"value": {"#datetime": ["soon", null, 0]}, "type": "#"}',
+        b'{"value": {"#enum": ["%s:DataclassPayment", "id"]}, "type": "#"}' % __name__.encode(),
+        b'{"value": {"#fields": ["%s:DataclassPayment", {"id": 1}]}, "type": "#"}'
+        % __name__.encode(),
     ],
 )
 async def test_a_damaged_value_is_a_named_error(stored: bytes) -> None:
@@ -471,6 +615,14 @@ async def test_a_damaged_value_is_a_named_error(stored: bytes) -> None:
     ):
         await recalled(stored, ledger, MemoryCheckpointStore())
     assert ledger.runs == [], "it was done once; a damaged note of it is no reason to do it again"
+
+
+async def test_a_class_inside_of_a_value_is_found_by_its_name_only(tmp_path: Path) -> None:
+    for mark in ("record", "fields", "enum"):
+        for name in ("matador_hostile:Payload", "os:system", f"{__name__}:Alias"):
+            stored = msgspec.json.encode({"value": [{f"#{mark}": [name, {}]}], "type": "#"})
+            with pytest.raises(UnreadableStepValueError, match=r"class .* is not loaded"):
+                await recalled(stored, Ledger(), MemoryCheckpointStore())
 
 
 async def test_what_earlier_versions_stored_is_read() -> None:
@@ -586,9 +738,12 @@ class FailingStore(MemoryCheckpointStore):
     def __init__(self, method: str) -> None:
         super().__init__()
         self.method: str | None = method
+        self.only: str | None = None
+        self.failures = 0
 
-    def _check(self, method: str) -> None:
-        if self.method == method:
+    def _check(self, method: str, step: str | None = None) -> None:
+        if self.method == method and self.only in (None, step):
+            self.failures += 1
             raise OSError(f"{method} failed")
 
     async def load(self, envelope_id: str) -> Mapping[str, bytes]:
@@ -596,7 +751,7 @@ class FailingStore(MemoryCheckpointStore):
         return await super().load(envelope_id)
 
     async def save(self, envelope_id: str, step: str, value: bytes) -> None:
-        self._check("save")
+        self._check("save", step)
         await super().save(envelope_id, step, value)
 
     async def keep(self, envelope_id: str, ttl: float) -> None:
@@ -608,27 +763,118 @@ class FailingStore(MemoryCheckpointStore):
         await super().delete(envelope_id)
 
 
-@pytest.mark.parametrize(("method", "runs"), [("load", 0), ("save", 1)])
-async def test_a_store_that_fails_is_a_failure_like_any_other(
-    method: str, runs: int, manual_clock: ManualClock
+async def test_a_message_goes_back_uncounted_if_its_steps_cannot_be_loaded_for_long(
+    manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger, heard = Ledger(), Heard()
+    monkeypatch.setattr(steps_module, "_PATIENCE", 0.0)
+    heard, contexts = Heard(), list[Any]()
 
     async def charge(envelope: Envelope[Any], ctx: Context) -> None:
-        await ctx.io("charge", ledger.step("charge"))
+        contexts.append(ctx)
 
-    store = FailingStore(method)
+    store = FailingStore("load")
     async with timed(manual_clock, charge, store, hooks=heard) as app:
         await app.send(OrderPlaced("o-1"))
-        await settled(app)
-        assert len(ledger.runs) == runs
+        await wait_for(lambda: store.failures > 10)  # more often than a message may be delivered
+        assert contexts == []
         store.method = None
+        await settled(app)
+        assert dead(app) == []
+    assert [(one.attempt, one.redelivered) for one in contexts] == [(1, False)]
+    assert (len(heard.of("success")), heard.of("error")) == (1, [])
+    assert "goes back to its queue, uncounted" in caplog.text
+
+
+def with_timeout(limit: float) -> Topology:
+    return Topology("shop", queues=[WorkQueue("events", consumer_timeout=limit)])
+
+
+async def test_a_timeout_stands_still_while_a_step_waits_for_its_store(
+    manual_clock: ManualClock,
+) -> None:
+    heard, ledger, attempts = Heard(), Ledger(), list[int]()
+    go_on = asyncio.Event()
+
+    async def charge(envelope: Envelope[Any], ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        both = [(key, ledger.step(key)) for key in ("slow", "quick")]
+        await ctx.all(both)
+        if ctx.attempt == 1:
+            await go_on.wait()  # what is left of the timeout ends here
+
+    store = FailingStore("save")
+    store.only = "slow"  # the other one is saved meanwhile
+    app = timed(manual_clock, charge, store, hooks=heard, topology=with_timeout(0.1))
+    async with app:
+        await app.send(OrderPlaced("o-1"))
+        await wait_for(lambda: store.failures)
         manual_clock.advance(1)
+        failures = store.failures
+        await wait_for(lambda: store.failures > failures)
+        assert attempts == [1]
+        assert heard.of("error") == []
+        store.method = None
+        await wait_for(lambda: manual_clock.advance(0.05) or heard.of("error"))
+        await settled(app)
+        manual_clock.advance(1)
+        await wait_for(lambda: heard.of("success"))
+        assert dead(app) == []
+    assert isinstance(heard.of("error")[0].error, TimeoutError)
+    assert attempts == [1, 2]
+    assert sorted(ledger.runs) == ["quick", "slow"]
+    assert len(heard.of("success")) == 1
+
+
+async def test_a_step_that_could_not_be_saved_before_the_end_is_logged(
+    manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def charge(envelope: Envelope[Any], ctx: Context) -> None:
+        await ctx.io("charge", lambda: 1)
+
+    store = FailingStore("save")
+    async with timed(manual_clock, charge, store) as app:
+        await app.send(OrderPlaced("o-1"))
+        await wait_for(lambda: store.failures)
+        await app.shutdown(timeout=0)
+    assert "the step 'charge' has run, but was cancelled before its result was saved" in caplog.text
+
+
+class RefusingStore(MemoryCheckpointStore):
+    """Refuses every value for good."""
+
+    async def save(self, envelope_id: str, step: str, value: bytes) -> None:
+        raise ValueError("longer than a row may be")
+
+
+async def test_a_store_that_refuses_a_value_is_not_waited_for(manual_clock: ManualClock) -> None:
+    heard = Heard()
+
+    async def charge(envelope: Envelope[Any], ctx: Context) -> None:
+        await ctx.io("charge", lambda: 1)
+
+    async with timed(manual_clock, charge, RefusingStore(), hooks=heard) as app:
+        await app.send(OrderPlaced("o-1"))
         await settled(app)
     (error,) = heard.of("error")
     assert isinstance(error.error, CheckpointStoreError)
-    assert f"{method} failed" in str(error.error)
-    assert len(heard.of("success")) == 1
+    assert "could not save the step 'charge': ValueError: longer" in str(error.error)
+
+
+async def test_a_timeout_after_a_refused_value_is_one_of_the_handler(
+    manual_clock: ManualClock,
+) -> None:
+    heard = Heard()
+
+    async def charge(envelope: Envelope[Any], ctx: Context) -> None:
+        with suppress(CheckpointStoreError):
+            await ctx.io("charge", lambda: 1)
+        await asyncio.sleep(3600)
+
+    app = timed(manual_clock, charge, RefusingStore(), hooks=heard, topology=with_timeout(0.01))
+    async with app:
+        await app.send(OrderPlaced("o-1"))
+        await wait_for(lambda: manual_clock.advance(0.01) or heard.of("error"))
+    assert isinstance(heard.of("error")[0].error, TimeoutError)
 
 
 @pytest.mark.parametrize("method", ["delete", "keep"])

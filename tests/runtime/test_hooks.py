@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.faulty import FaultyTransport
@@ -26,9 +26,11 @@ from matador.errors import (
     ConnectionFailedError,
     InvalidEventError,
     SendFailedError,
+    ShuttingDownError,
 )
-from matador.events.hooks import HookSet, Processing, Sending
-from matador.testing import wait_for
+from matador.runtime.facts import Attempt, Kind, Received, Sent
+from matador.runtime.hooks import HookSet, Sending, hook_objects
+from matador.testing import make_delivery, wait_for
 
 HOOKS = sorted(name for name in vars(Hooks) if not name.startswith("_"))
 
@@ -125,28 +127,267 @@ async def test_a_hook_that_awaits_something_cancelled_does_not_stop_the_worker()
 
 
 AROUND = {"on_worker_enter", "on_worker_exit", "on_send_enter", "on_send_exit"}
-WRAPPING = {"on_worker_wrap", "on_send_wrap", *AROUND}
+TELLING = {
+    "on_sent": "sent",
+    "on_enqueue_success": "sent",
+    "on_attempted": "attempted",
+    "on_worker_success": "attempted",
+    "on_worker_error": "attempted",
+    "on_decode_error": "attempted",
+}
+COMBINED = {
+    **TELLING,
+    **{name: "around" for name in AROUND if "worker" in name},
+    **{name: "send_around" for name in AROUND if "send" in name},
+    "on_worker_wrap": "wraps",
+}
+
+
+def used(hooks: HookSet) -> set[str]:
+    return {name for name in {COMBINED.get(hook, hook) for hook in HOOKS} if getattr(hooks, name)}
 
 
 def test_what_nobody_overrides_is_not_there_at_all() -> None:
-    none = HookSet([Hooks(), Hooks()])
-    for name in HOOKS:
-        if name not in WRAPPING:
-            assert getattr(none, name) is None
-    assert none.wraps == none.send_wraps == ()
-    assert none.around is none.send_around is none.tell_stored is none.tell_success is None
+    assert used(HookSet([Hooks(), Hooks()])) == set()
 
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_every_hook_can_be_overridden_alone(name: str) -> None:
     one = type("One", (Hooks,), {name: lambda self, *arguments: None})  # pyright: ignore[reportUnknownLambdaType]
-    made = HookSet([one()])
-    used = {known for known in HOOKS if known not in WRAPPING and getattr(made, known)}
-    assert used == {name} - WRAPPING
-    assert len(made.wraps) == (name == "on_worker_wrap")
-    assert len(made.send_wraps) == (name == "on_send_wrap")
-    assert (made.around is not None) == name.startswith(("on_worker_en", "on_worker_ex"))
-    assert (made.send_around is not None) == name.startswith(("on_send_en", "on_send_ex"))
+    assert used(HookSet([one()])) == {COMBINED.get(name, name)}
+
+
+# -- hooks= --------------------------------------------------------------------------------------
+
+
+def test_hooks_are_one_object_or_several_or_none() -> None:
+    one, other = Hooks(), Heard()
+    assert hook_objects(None, "Here") == ()
+    assert hook_objects(one, "Here") == (one,)
+    assert hook_objects([one, other], "Here") == (one, other)
+    assert hook_objects((other,), "Here") == (other,)
+
+
+def test_a_class_with_hooks_in_it_may_have_other_methods() -> None:
+    class Mine(Hooks):
+        once = get = only = load = None
+
+        def _on_worker_succes(self) -> None: ...
+
+    assert hook_objects(Mine(), "Here")
+
+
+class Misspelt(Hooks):
+    def on_worker_succes(self, event: Any) -> None: ...
+
+
+class Unknown(Hooks):
+    def get_colour(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (object(), "hooks= takes objects of subclasses of Hooks.*got <object"),
+        (print, "got <built-in function print>"),
+        (Heard, r"got the class Heard; write hooks=\[Heard\(\)\]"),
+        ([Heard(), None], "got None"),
+        ({"on_start": print}, "got {'on_start'"),
+        (Misspelt(), "Misspelt.on_worker_succes is not a hook.*on_worker_success.*test_hooks.py"),
+        ([Heard(), Unknown()], "Unknown.get_colour is not a hook"),
+    ],
+    ids=["object", "function", "class", "none-in-a-list", "mapping", "misspelt", "unknown"],
+)
+def test_what_is_no_hook_is_refused_at_once(given: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"(?s)Matador: .*{text}"):
+        make_app(None, Handler(), hooks=given)
+    app = make_app(None, Handler())
+    with pytest.raises(ConfigurationError, match="(?s)" + text):
+        app.add_hooks(*cast("list[Any]", given) if isinstance(given, list) else [given])
+
+
+async def test_hooks_can_be_added_until_it_is_started() -> None:
+    first, second = Heard(), Heard()
+    app = make_app(None, Handler(), hooks=first)
+    app.add_hooks(second)
+    assert app.hooks == (first, second)
+    async with app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+        with pytest.raises(ShuttingDownError, match="before it is started"):
+            app.add_hooks(Heard())
+    assert second.names == first.names
+    assert len(second.of("success")) == 1
+
+
+# -- batches of facts ----------------------------------------------------------------------------
+
+
+def make_sent(number: int) -> Sent:
+    return Sent(
+        Kind("event", "order.placed", "handle", "shop.events", "memory"), f"m-{number}", 0.0
+    )
+
+
+def make_attempt(number: int, **options: Any) -> Attempt:
+    message = Received(
+        "event", f"m-{number}", "order.placed", "handle", "memory", make_delivery(b"{}"), 1, 0.0
+    )
+    return Attempt(message, options.pop("outcome", "success"), 0.0, **options)
+
+
+class Batches(Hooks):
+    """Remembers each call: the hook, and the ids of its facts."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[str]]] = []
+
+    def on_sent(self, batch: Sequence[Sent]) -> None:
+        self.calls.append(("sent", [one.id for one in batch]))
+
+    def on_attempted(self, batch: Sequence[Attempt]) -> None:
+        self.calls.append(("attempted", [one.id for one in batch]))
+
+    def on_enqueue_success(self, event: Sent) -> None:
+        self.calls.append(("enqueue_success", [event.id]))
+
+    def on_worker_success(self, event: Attempt) -> None:
+        self.calls.append(("success", [event.id]))
+
+    def on_worker_error(self, event: Attempt) -> None:
+        self.calls.append(("error", [event.id]))
+
+    def on_decode_error(self, event: Attempt) -> None:
+        self.calls.append(("decode_error", [event.id]))
+
+
+def test_a_batch_is_told_at_once_and_then_one_by_one() -> None:
+    hooks = Batches()
+    told = HookSet([hooks])
+    assert told.sent is not None
+    assert told.sent([make_sent(1), make_sent(2)]) is None, "there is nothing to wait for"
+    assert hooks.calls == [
+        ("sent", ["m-1", "m-2"]),
+        ("enqueue_success", ["m-1"]),
+        ("enqueue_success", ["m-2"]),
+    ]
+
+
+def test_each_kind_of_attempt_has_its_own_hook() -> None:
+    hooks = Batches()
+    told = HookSet([hooks])
+    assert told.attempted is not None
+    error = ValueError("x")
+    batch = [
+        make_attempt(1),
+        make_attempt(2, outcome="retry", error=error),
+        make_attempt(3, outcome="dead-letter", error=error, ran=False),
+        make_attempt(4, outcome="dead-letter", error=error, ran=False, malformed=True),
+        make_attempt(5),
+    ]
+    assert told.attempted(batch) is None
+    assert hooks.calls == [
+        ("attempted", ["m-1", "m-2", "m-3", "m-4", "m-5"]),
+        ("success", ["m-1"]),
+        ("success", ["m-5"]),
+        ("error", ["m-2"]),
+        ("error", ["m-3"]),
+        ("decode_error", ["m-4"]),
+    ]
+
+
+async def test_async_hooks_of_a_batch_run_side_by_side_and_are_waited_for() -> None:
+    begun, ended = list[str](), list[str]()
+    all_begun = asyncio.Event()
+
+    class Slow(Hooks):
+        async def on_sent(self, batch: Sequence[Sent]) -> None:
+            await self._meet("batch")
+
+        async def on_enqueue_success(self, event: Sent) -> None:
+            await self._meet(event.id)
+
+        async def _meet(self, who: str) -> None:
+            begun.append(who)
+            if len(begun) == 3:
+                all_begun.set()
+            await all_begun.wait()
+            ended.append(who)
+
+    told = HookSet([Slow()])
+    assert told.sent is not None
+    waiting = told.sent([make_sent(1), make_sent(2)])
+    assert waiting is not None
+    await asyncio.wait_for(waiting, 30)
+    assert sorted(ended) == ["batch", "m-1", "m-2"]
+
+
+def raising(error: BaseException, *, is_async: bool) -> Callable[..., Any]:
+    def fail(self: object, *arguments: object) -> None:
+        raise error
+
+    async def fail_later(self: object, *arguments: object) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    return fail_later if is_async else fail
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(("name", "tell"), TELLING.items())
+async def test_a_hook_that_fails_keeps_no_other_from_being_told(
+    name: str, tell: str, is_async: bool, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = type("Broken", (Hooks,), {name: raising(error, is_async=is_async)})
+    heard = Batches()
+    told: Any = getattr(HookSet([broken(), heard]), tell)
+    undecodable = {"error": error, "malformed": name == "on_decode_error"}
+    options = {} if name in ("on_attempted", "on_worker_success") else undecodable
+    facts = [make_sent(n) if tell == "sent" else make_attempt(n, **options) for n in (1, 2)]
+    waiting = told(facts)
+    if waiting is not None:
+        await waiting
+    assert {call for call, _ in heard.calls} >= {tell}
+    assert {id for _, ids in heard.calls for id in ids} == {"m-1", "m-2"}
+    assert f"the hook {name} raised an error, which was ignored" in caplog.text
+
+
+async def test_waiting_for_hooks_can_be_cancelled() -> None:
+    class Stuck(Hooks):
+        async def on_sent(self, batch: Sequence[Sent]) -> None:
+            await asyncio.Event().wait()
+
+    told = HookSet([Stuck()])
+    assert told.sent is not None
+    waiting = told.sent([make_sent(1)])
+    assert waiting is not None
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(waiting, 0.01)
+
+
+@pytest.mark.parametrize("name", ["on_worker_success", "on_attempted", "on_worker_enter"])
+async def test_a_sync_hook_that_looks_at_something_cancelled_does_not_stop_the_worker(
+    name: str,
+) -> None:
+    broken = type("Broken", (Hooks,), {name: raising(asyncio.CancelledError(), is_async=False)})
+    heard, handler = Heard(), Handler()
+    async with make_app(None, handler, hooks=[broken(), heard]) as app:
+        for number in range(3):
+            await app.send(OrderPlaced(f"o-{number}"))
+            await settled(app)
+    assert len(heard.of("success")) == 3
+
+
+async def test_many_messages_are_told_in_few_batches() -> None:
+    hooks = Batches()
+    async with make_app(None, subscribed(Handler()), hooks=hooks) as app:
+        await app.send_many(OrderPlaced(f"o-{n}") for n in range(50))
+        await settled(app)
+    for name in ("sent", "attempted"):
+        batches = [ids for call, ids in hooks.calls if call == name]
+        assert sum(map(len, batches)) == 50
+        assert len(batches) < 25
 
 
 # -- on_worker_wrap: the callback runs exactly once, whatever the hook does --------------------
@@ -412,55 +653,6 @@ async def test_metadata_of_all_is_merged_and_the_later_wins() -> None:
     assert await hooks.load_universal_metadata() == {"a": 1, "b": 3, "c": 3}
 
 
-# -- on_send_wrap: around a whole send ----------------------------------------------------------
-
-
-class Traced(Hooks):
-    def __init__(self) -> None:
-        self.said: list[object] = []
-
-    async def on_send_wrap(self, event: Sending, proceed: Proceed) -> None:
-        self.said.append((event.event_keys, event.count, event.transport))
-        event.metadata["trace"] = "t-1"
-        await proceed()
-        self.said.append("sent")
-
-
-async def test_a_send_is_wrapped_and_what_the_hook_adds_travels_with_it() -> None:
-    hooks, handler = Traced(), Handler()
-    async with make_app(None, handler, hooks=hooks) as app:
-        result = await app.send(OrderPlaced("o-1"), metadata={"mine": "kept"})
-        results = await app.send_many([OrderPlaced("o-2"), OrderPlaced("o-3")])
-        await settled(app)
-    assert (result.sent, [one.sent for one in results]) == (1, [1, 1])
-    wrapped = ("order.placed",), 1, "memory"
-    assert hooks.said == [wrapped, "sent", (("order.placed",), 2, "memory"), "sent"]
-    first, *others = [one.docket.metadata for one in handler.envelopes]
-    assert first == {"mine": "kept", "trace": "t-1"}
-    assert others == [{"trace": "t-1"}, {"trace": "t-1"}]
-
-
-class Forgetful(Hooks):
-    async def on_send_wrap(self, event: Sending, proceed: Proceed) -> None:
-        raise RuntimeError("no")
-
-
-async def test_a_send_wrap_that_fails_or_forgets_stops_no_send(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with make_app(None, Handler(), hooks=Forgetful(), consume_from=()) as app:
-        assert (await app.send(OrderPlaced("o-1"))).sent == 1
-    assert "the hook on_send_wrap raised" in caplog.text
-
-
-async def test_a_send_that_fails_inside_a_wrap_is_raised() -> None:
-    transport = FaultyTransport()
-    async with make_app(transport, Handler(), hooks=Traced(), consume_from=()) as app:
-        transport.send_errors.append(ConnectionFailedError("down"))
-        with pytest.raises(SendFailedError):
-            await app.send(OrderPlaced("o-1"))
-
-
 # -- on_worker_enter, on_send_enter: around callbacks and sends, without waiting ----------------
 
 
@@ -470,12 +662,12 @@ class Around(Hooks):
     def __init__(self, name: str, log: list[str]) -> None:
         self._name, self._log = name, log
 
-    def on_worker_enter(self, event: Processing) -> str:
+    def on_worker_enter(self, event: Received) -> str:
         INSIDE.set((*INSIDE.get(), self._name))
         self._log.append(f"{self._name} in")
         return event.envelope.id
 
-    def on_worker_exit(self, event: Processing, state: Any, error: BaseException | None) -> None:
+    def on_worker_exit(self, event: Received, state: Any, error: BaseException | None) -> None:
         assert state == event.envelope.id
         self._log.append(f"{self._name} out {type(error).__name__ if error else 'fine'}")
 
@@ -495,7 +687,7 @@ async def _waits(*_: Any) -> None:
     await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("options", [{}, {"idempotent": "resumable"}], ids=["light", "full"])
+@pytest.mark.parametrize("options", [{}, {"idempotent": "resumable"}], ids=["bare", "whole"])
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
 async def test_enter_and_exit_surround_each_callback_in_its_own_context(
@@ -551,9 +743,40 @@ async def test_a_send_that_raises_is_left_with_its_error() -> None:
     assert log == ["a sends", "a sent 1 InvalidEventError"]
 
 
-def test_enter_and_exit_must_not_be_async() -> None:
-    class Wrong(Hooks):
-        async def on_worker_enter(self, event: Processing) -> None: ...
+async def test_what_a_hook_adds_to_a_send_travels_with_it_unless_the_sender_sets_it() -> None:
+    handler = Handler()
+    async with make_app(None, handler, hooks=Around("a", [])) as app:
+        await app.send(OrderPlaced("o-1"), metadata={"mine": "kept"})
+        await app.send(OrderPlaced("o-2"), metadata={"a": "mine"})
+        await settled(app)
+    metadata = [one.docket.metadata for one in handler.envelopes]
+    assert metadata == [{"a": 1, "mine": "kept"}, {"a": "mine"}]
 
-    with pytest.raises(ConfigurationError, match="on_worker_wrap"):
-        HookSet([Wrong()])
+
+async def test_a_send_that_is_not_stored_is_left_with_its_error() -> None:
+    transport, log = FaultyTransport(), list[str]()
+    async with make_app(transport, Handler(), hooks=Around("a", log), consume_from=()) as app:
+        transport.send_errors.append(ConnectionFailedError("down"))
+        with pytest.raises(SendFailedError) as raised:
+            await app.send(OrderPlaced("o-1"))
+    assert log == ["a sends", f"a sent 1 {type(raised.value).__name__}"]
+
+
+@pytest.mark.parametrize("name", ["on_send_enter", "on_send_exit"])
+async def test_a_hook_around_sends_that_fails_stops_no_send(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = type("Broken", (Hooks,), {name: raising(RuntimeError("no"), is_async=False)})
+    log: list[str] = []
+    async with make_app(None, Handler(), hooks=[broken(), Around("a", log)]) as app:
+        assert (await app.send(OrderPlaced("o-1"))).sent == 1
+        await settled(app)
+    assert {"a sends", "a sent 1 fine"} <= set(log)
+    assert f"the hook {name} raised an error, which was ignored" in caplog.text
+
+
+@pytest.mark.parametrize("name", sorted(AROUND))
+def test_enter_and_exit_must_not_be_async(name: str) -> None:
+    wrong = type("Wrong", (Hooks,), {name: raising(ValueError(), is_async=True)})
+    with pytest.raises(ConfigurationError, match=f"the hook {name} must not be async"):
+        HookSet([wrong()])

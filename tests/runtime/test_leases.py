@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
 from matador.errors import NotConnectedError
-from matador.events.context import Context
-from matador.model.message import Receipt
+from matador.model.message import Delivery, Receipt
+from matador.runtime.context import Context
 from matador.runtime.leases import LeaseKeeper
-from matador.testing import ManualClock, make_envelope, make_receipt
+from matador.runtime.way import Scope
+from matador.testing import ManualClock, make_receipt
 
-LEASE = 30.0
+LEASE = 36.0
+TURN = 12  # seconds between two renewals
+SOON = 3  # seconds between two that fail
 
 
 class Renewals:
@@ -78,21 +82,22 @@ async def test_a_lease_is_renewed_three_times_before_it_would_pass(keeping: Keep
     await _turn()
     keeping.keeper.hold(receipt("a"))
     await keeping.passes(LEASE)
-    assert keeping.transport.times == [10, 20, 30]
+    assert keeping.transport.times == [TURN, 2 * TURN, 3 * TURN]
     await keeping.keeper.stop()
     await keeping.passes(LEASE)
     assert len(keeping.transport.asked) == 3, "stopped is stopped"
 
 
-async def test_failed_renewals_are_tried_again_while_there_is_time(
+async def test_failed_renewals_are_tried_again_soon(
     keeping: Keeping, caplog: pytest.LogCaptureFixture
 ) -> None:
     keeping.keeper.start()
     await _turn()
     keeping.keeper.hold(receipt("a"))
     keeping.transport.errors.extend([NotConnectedError("gone"), OSError("gone"), ValueError("odd")])
-    await keeping.passes(2 * LEASE)
-    assert keeping.transport.times == [10, 20, 30, 40, 50, 60]
+    await keeping.passes(LEASE)
+    failed = [TURN, TURN + SOON, TURN + 2 * SOON]
+    assert keeping.transport.times == [*failed, TURN + 3 * SOON, 2 * TURN + 3 * SOON]
     assert keeping.keeper.held == 1, "a renewal that failed says nothing about the lease"
     assert caplog.text.count("could not renew the leases of 1 messages") == 3
     await keeping.keeper.stop()
@@ -104,10 +109,10 @@ async def test_an_answer_that_makes_no_sense_ends_no_renewing(keeping: Keeping) 
     for name in ("a", "b"):
         keeping.keeper.hold(receipt(name))
     keeping.transport.short = True
-    await keeping.passes(10)
+    await keeping.passes(TURN)
     keeping.transport.short = False
-    await keeping.passes(10)
-    assert keeping.transport.times == [10, 20]
+    await keeping.passes(TURN)
+    assert keeping.transport.times == [TURN, TURN + SOON]
     assert keeping.keeper.held == 2
     await keeping.keeper.stop()
 
@@ -115,14 +120,14 @@ async def test_an_answer_that_makes_no_sense_ends_no_renewing(keeping: Keeping) 
 async def test_only_what_is_held_is_renewed_and_all_of_it_at_once(keeping: Keeping) -> None:
     keeping.keeper.start()
     await _turn()
-    await keeping.passes(10)
+    await keeping.passes(TURN)
     assert keeping.transport.asked == [], "nothing to renew, nobody is asked"
     first, second = receipt("a"), receipt("b")
     keeping.keeper.hold(first)
     keeping.keeper.hold(second)
-    await keeping.passes(10)
+    await keeping.passes(TURN)
     keeping.keeper.let_go(first)
-    await keeping.passes(10)
+    await keeping.passes(TURN)
     assert [names for _, names in keeping.transport.asked] == [["a", "b"], ["b"]]
     await keeping.keeper.stop()
 
@@ -130,12 +135,15 @@ async def test_only_what_is_held_is_renewed_and_all_of_it_at_once(keeping: Keepi
 async def test_who_lost_a_lease_is_told_and_the_others_are_kept(keeping: Keeping) -> None:
     keeping.keeper.start()
     await _turn()
-    contexts = {name: Context(make_envelope({}), receipt(name), None, None) for name in ("a", "b")}  # pyright: ignore[reportArgumentType] - sends nothing
-    for context in contexts.values():
-        keeping.keeper.hold(context.receipt)
-        keeping.keeper.when_lost(context.receipt, context.mark_lease_lost)
+    contexts: dict[str, Context] = {}
+    for name in ("a", "b"):
+        held = receipt(name)
+        keeping.keeper.hold(held)
+        scope = Scope(None, None, partial(keeping.keeper.when_lost, held))
+        delivery = Delivery(b"", {}, held)
+        contexts[name] = Context(scope, delivery, id=name, attempt=1, metadata={})
     keeping.transport.lost.add("a")
-    await keeping.passes(20)
+    await keeping.passes(2 * TURN)
     assert (contexts["a"].lease_lost, contexts["b"].lease_lost) == (True, False)
     assert [names for _, names in keeping.transport.asked] == [["a", "b"], ["b"]]
     await keeping.keeper.stop()
@@ -152,11 +160,11 @@ async def test_what_is_being_settled_is_not_called_lost(
     with keeping.keeper.settling([settled, failed]):
         # The broker has settled them, and its answer arrives after that to the renewal.
         keeping.transport.lost |= {"settled", "failed"}
-        await keeping.passes(10)
+        await keeping.passes(TURN)
         keeping.keeper.let_go(settled)
-    assert keeping.transport.times == [10]
+    assert keeping.transport.times == [TURN]
     assert "lost the lease" not in caplog.text
-    await keeping.passes(10)
+    await keeping.passes(TURN)
     assert [names for _, names in keeping.transport.asked][1:] == [["failed"]]
     assert caplog.text.count("lost the lease of a message of failed") == 1
     await keeping.keeper.stop()
@@ -174,3 +182,23 @@ async def test_in_doubt_a_delivery_is_still_ours(keeping: Keeping) -> None:
     assert keeping.keeper.held == 1, "what was lost is not renewed any more"
     assert not await keeping.keeper.confirm(unknown)
     assert keeping.keeper.certain <= LEASE / 3
+
+
+async def test_a_thread_renews_what_is_held_and_the_event_loop_learns_what_was_lost(
+    keeping: Keeping,
+) -> None:
+    loop, twin, told = asyncio.get_running_loop(), keeping.transport, list[str]()
+    await keeping.keeper.renew_with(twin, loop)
+    assert twin.asked == [], "nothing to renew, nobody is asked"
+    for name in ("a", "b"):
+        held = receipt(name)
+        keeping.keeper.hold(held)
+        keeping.keeper.when_lost(held, partial(told.append, name))
+    await keeping.keeper.renew_with(twin, loop)
+    await _turn()
+    assert (told, keeping.keeper.held) == ([], 2)
+    twin.lost.add("a")
+    await keeping.keeper.renew_with(twin, loop)
+    assert told == [], "the event loop hears of it in its own time"
+    await _turn()
+    assert (told, keeping.keeper.held) == (["a"], 1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.shop import OrderPlaced, dead, make_app, settled, subscribed
 
-from matador import Context, Envelope, Hooks, StandardRetryPolicy, Topology
+from matador import Context, Envelope, StandardRetryPolicy, Topology
 from matador.model.topology import WorkQueue
 from matador.runtime.calls import Calls
 from matador.runtime.interruption import Interruption
@@ -69,23 +69,16 @@ class Runs:
         ctx.io("step", lambda: self.handle(envelope))
 
 
-class Before(Hooks):
-    """A hook, so that the longer way through the runner is taken."""
-
-    def on_worker_before_process(self, event: Any) -> None: ...
-
-
-@pytest.mark.parametrize("hooks", [[], [Before()]], ids=["bare", "hooked"])
 @pytest.mark.parametrize(
     "shape", ["plain", "with_context", "through_a_future", "in_a_thread", "in_a_step"]
 )
 @pytest.mark.parametrize("error", ODD)
 async def test_it_is_counted_and_the_slot_goes_on(
-    error: Callable[[str], BaseException], shape: str, hooks: list[Hooks]
+    error: Callable[[str], BaseException], shape: str
 ) -> None:
     runs = Runs(error)
     callback = subscribed(getattr(runs, shape))
-    app = make_app(None, callback, topology=ONE_SLOT, retry=TWO_TRIES, hooks=hooks)
+    app = make_app(None, callback, topology=ONE_SLOT, retry=TWO_TRIES)
     async with app:
         await app.send_many([OrderPlaced("bad"), *(OrderPlaced(f"o-{n}") for n in range(5))])
         await settled(app)

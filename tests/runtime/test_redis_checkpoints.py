@@ -111,7 +111,7 @@ async def test_a_lost_connection_is_made_again(
         except CheckpointStoreError:
             return None
 
-    assert await wait_for(loaded, timeout=10) == {"a": b"1"}
+    assert await wait_for(loaded) == {"a": b"1"}
 
 
 async def test_what_is_wrong_is_said_without_the_password(server: OwnServer) -> None:

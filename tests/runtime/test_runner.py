@@ -12,8 +12,9 @@ import pytest
 from tests.support.shop import OrderPlaced, subscribed
 
 from matador import Envelope, Hooks, Matador, Schema, StandardRetryPolicy
-from matador.events.hooks import Proceed, Processing
 from matador.runtime.calls import Calls, InOwnContext
+from matador.runtime.facts import Received
+from matador.runtime.hooks import Proceed
 from matador.runtime.interruption import Interruption
 from matador.runtime.threads import Threads
 from matador.testing import wait_for
@@ -24,7 +25,7 @@ class Failure(Exception):
 
 
 class Wrapped(Hooks):
-    async def on_worker_wrap(self, event: Processing, proceed: Proceed) -> None:
+    async def on_worker_wrap(self, event: Received, proceed: Proceed) -> None:
         await proceed()
 
 
@@ -96,3 +97,12 @@ async def test_the_failure_of_a_message_is_not_kept(hooks: Sequence[Hooks]) -> N
         await wait_for(lambda: len(held) == 1)
         await app.wait_idle()
     assert held[0]() is None
+
+
+async def test_a_slot_that_is_cancelled_after_its_worker_was_closed_ends() -> None:
+    # The event loop ends in the middle of a shutdown: tasks are cancelled in any order.
+    interruption = Interruption()
+    interruption.start()
+    assert not interruption.happened
+    await interruption.stop()
+    assert interruption.happened

@@ -140,7 +140,7 @@ def test_a_batch_that_was_running_when_the_process_died_comes_again(
     else:
         assert given == []
         (dead,) = dead_batches(checkpoint)
-        assert dead.reason.startswith("redelivered, and the subscriber is not idempotent")
+        assert dead.reason.startswith("redelivered, and the handler is not idempotent")
 
 
 def test_a_batch_that_was_done_is_not_given_again(

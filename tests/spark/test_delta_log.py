@@ -15,7 +15,7 @@ from tests.spark.journal_files import segment, sent
 
 from matador.spark.runtime.arrow import pa
 from matador.spark.tables import delta
-from matador.spark.tables.delta import NEW, CommitConflictError, DataFile, DeltaTable
+from matador.spark.tables.delta import CommitConflictError, DataFile, DeltaTable
 from matador.spark.tables.delta_log import LogTail, open_log
 from matador.spark.tables.ingest import IngestResult
 from matador.spark.tables.parquet_writer import FileWriter
@@ -34,7 +34,7 @@ def numbers(lake: FolderStorage) -> DeltaTable:
 
 
 def file_of(table: DeltaTable, number: int) -> DataFile:
-    writer = FileWriter(table.storage, COLUMNS, None, NEW)
+    writer = FileWriter(table.storage, COLUMNS, None)
     writer.write(pa.table({"number": [number]}))
     return writer.close()
 

@@ -37,7 +37,7 @@ from matador.observe import Journal
 
 FOLDER = Path({folder!r})
 queue = Queue(
-    "emails", provider=f"sqlite:///{{FOLDER / 'jobs.db'}}", journal=Journal(FOLDER / "journal")
+    "emails", provider=f"sqlite:///{{FOLDER / 'jobs.db'}}", hooks=[Journal(FOLDER / "journal")]
 )
 """
 
@@ -64,7 +64,7 @@ class Office:
         return Queue(
             "emails",
             provider=f"sqlite:///{self.folder / 'jobs.db'}",
-            journal=Journal(self.folder / "journal"),
+            hooks=[Journal(self.folder / "journal")],
         )
 
     def jobs(self, *states: str) -> list[Job[Any]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from matador import DontRetry, Envelope, Hooks, Matador, Schema, event, subscriber
-from matador.events.hooks import WorkerError, WorkerSuccess
-from matador.observe import Journal
+from matador.observe import Attempt, Journal
 from matador.spark import Lake
 from matador.testing import wait_for
 
@@ -42,11 +42,8 @@ class Ended(Hooks):
     def __init__(self) -> None:
         self.count = 0
 
-    def on_worker_success(self, event: WorkerSuccess) -> None:
-        self.count += 1
-
-    def on_worker_error(self, event: WorkerError) -> None:
-        self.count += 1
+    def on_attempted(self, batch: Sequence[Attempt]) -> None:
+        self.count += len(batch)
 
 
 async def run_shop(journal: Journal) -> None:

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from deltalake import DeltaTable as Foreign
 from deltalake.exceptions import DeltaError
 from tests.observe.disk_spy import DiskSpy
 from tests.spark.inline import InlineLake
 from tests.spark.journal_files import NOW, delivery, files, rows, segment, sent
 
-from matador.errors import ConfigurationError, StorageLockedError
+from matador.errors import StorageLockedError
 from matador.spark.replay.ledger import Chunk, Ledger, ReplayPlan
 from matador.spark.tables import dedup_index
 from matador.spark.tables.dedup_index import KeyIndex, save_run
@@ -457,6 +458,24 @@ def test_a_compaction_beside_an_ingest_and_another_compaction(
     assert len(files(lake.layout.root, "events")) == 1
 
 
+def test_what_another_program_deletes_does_not_come_back(journal: Path, lake: InlineLake) -> None:
+    """With the rules of Delta tables: its files are replaced, or have rows taken out of them."""
+    lake.ingest(journal)
+    gone = sent(2, recorded_at=LATER).id
+    root = lake.layout.root
+    deleted = Foreign(root / "events").delete(f"id = '{gone}'")
+    assert deleted["num_deleted_rows"] == 1
+    kept = [row["id"] for row in rows(root, "events")]
+    segment(journal, "e", [sent(2, recorded_at=LATER), sent(5, recorded_at=LATER)])
+    assert lake.ingest(journal).events == 1, "what was deleted does not come back"
+    wanted = sorted([*kept, sent(5).id])
+    assert sorted(row["id"] for row in rows(root, "events")) == wanted
+    lake.compact()
+    assert sorted(row["id"] for row in rows(root, "events")) == wanted
+    assert lake.expire(CUT).events == 1
+    assert lake.ingest(journal) == IngestResult()
+
+
 def test_rows_that_expire_while_they_are_ingested_do_not_come_in(
     journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,7 +515,7 @@ def test_an_index_that_is_gone_is_made_again(
     def gone(self: DeltaTable, after: int) -> None:
         return None
 
-    monkeypatch.setattr(DeltaTable, "added", gone)
+    monkeypatch.setattr(DeltaTable, "changes", gone)
     table = lake.layout.table("deliveries").open()
     index = KeyIndex(lake.layout.index("deliveries"), table)
     index.catch_up()
@@ -544,14 +563,3 @@ def test_runs_of_the_index_stay_few(tmp_path: Path, lake: InlineLake) -> None:
     for number in range(70):
         segment(tmp_path / "journal", f"again{number}", [sent(number)])
     assert lake.ingest(tmp_path / "journal").duplicates == 70
-
-
-# -- the layout before ---------------------------------------------------------------------------
-
-
-def test_a_lake_of_the_first_layout_is_refused_with_the_command_that_converts_it(
-    journal: Path, lake: InlineLake
-) -> None:
-    (lake.layout.root / "events" / "batch_id=0").mkdir(parents=True)
-    with pytest.raises(ConfigurationError, match="matador lake convert --lake"):
-        lake.ingest(journal)

@@ -212,13 +212,13 @@ async def test_a_lease_is_held_by_one_and_ends_when_its_holder_dies() -> None:
             except StorageLockedError:
                 return False
 
-        await wait_for(taken, timeout=10)
+        await wait_for(taken)
 
 
 async def test_a_lease_is_renewed_and_its_loss_noticed() -> None:
     with s3_folder() as folder, Lease(folder, length=0.8) as lease:
         first = lease._until
-        await wait_for(lambda: lease._until > first + 1000, timeout=10)
+        await wait_for(lambda: lease._until > first + 1000)
         lease.check()
         thief = DeltaTable(folder, "lease", lease._table.columns, partitioned=False).open()
         while not lease.is_lost:
@@ -227,7 +227,7 @@ async def test_a_lease_is_renewed_and_its_loss_noticed() -> None:
                 break
             except CommitConflictError:
                 continue
-        await wait_for(lambda: lease.is_lost, timeout=10)
+        await wait_for(lambda: lease.is_lost)
         with pytest.raises(StorageLockedError, match="stopped for too long"):
             lease.check()
 

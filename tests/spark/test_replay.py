@@ -106,6 +106,27 @@ def test_another_subscriber_or_queue_can_be_chosen(archive: Archive) -> None:
     assert {one.docket.target_subscriber for one in archive.post.envelopes("slow")} == {"tell"}
 
 
+def test_events_of_a_time_are_chosen(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of the same file, too."""
+    post = open_post(tmp_path)
+    for part in (range(3), range(3, 8), range(8, 10)):
+        post.send(part)
+    lake = lake_of(post, spark)
+    lake.compact()
+    rows = lake.events().where("subscriber = 'tell'").collect()
+    times = sorted({row.created_at.astimezone() for row in rows})
+    assert len(times) == 3
+    for limits, count in (
+        ({"since": times[1]}, 7),
+        ({"until": times[1]}, 3),
+        ({"since": times[1], "until": times[2]}, 5),
+    ):
+        result = lake.replay(
+            post.app, event="parcel.sent", subscriber="tell", dry_run=True, **limits
+        )
+        assert sum(one.count for one in result.counts) == count, limits
+
+
 def test_the_same_replay_again_sends_nothing(archive: Archive) -> None:
     lake, post = archive.lake, archive.post
     first = lake.replay(post.reference, subscriber="count", replay_id="again")

@@ -163,4 +163,4 @@ def test_ctrl_c_while_spark_starts_leaves_no_java_and_prints_nothing(sign: str) 
         out, err = program.communicate(timeout=100)
     assert (out, err) == ("interrupted\n3\n" if sign == "late" else "interrupted\n", "")
     assert program.returncode == 0
-    asyncio.run(wait_for(lambda: not processes(mark), timeout=20))
+    asyncio.run(wait_for(lambda: not processes(mark)))

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
-from tests.spark.shop import Shop, open_shop
+from tests.spark.shop import open_shop
 
 from matador.spark.runtime.shutdown import StopAddress, StopLine
 from matador.spark.workers.task import Slice, SliceReport, _host_of, run_slice
@@ -36,24 +36,24 @@ def outcomes(work: Slice) -> Counter[str]:
     return found
 
 
-def status(shop: Shop, work: Slice) -> str:
-    """Where the application stands that the process keeps."""
+def has_ended(work: Slice) -> bool:
+    """Was the application shut down that the process keeps?"""
     sync = _host_of(work)._sync
     assert sync is not None
-    return sync.state.status
+    return sync.has_ended
 
 
-def test_the_application_stays_connected_from_slice_to_slice(tmp_path: Path) -> None:
+def test_the_application_is_loaded_once_and_shut_down_after_each_slice(tmp_path: Path) -> None:
     shop = open_shop(tmp_path, "shop_kept", "again", "picky")
     work = a_slice(shop.reference)
     for _ in range(3):
         shop.send(range(10))
         assert outcomes(work) == {"success": 19, "dead-letter": 1, "empty": 1}
-        assert status(shop, work) == "receive-stopped"
+        assert has_ended(work)
     with StopLine("127.0.0.1", stopped := threading.Event()) as line:
         stopped.set()
         assert outcomes(a_slice(shop.reference, stop=line.address("127.0.0.1"))) == {}
-    assert status(shop, work) == "stopped"
+    assert has_ended(work)
     shop.send(range(10))
     assert outcomes(work) == {"success": 19, "dead-letter": 1, "empty": 1}
 
@@ -63,7 +63,7 @@ def test_a_callback_that_takes_too_long_is_cut_short_and_given_back(tmp_path: Pa
     shop.send(range(3))
     work = a_slice(shop.reference, seconds=0.5, drain=0.1, until_empty=False)
     assert outcomes(work) == {}
-    assert status(shop, work) == "stopped"
+    assert has_ended(work)
     assert asyncio.run(shop.depth()) == (3, 0)
 
 

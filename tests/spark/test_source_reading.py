@@ -130,9 +130,8 @@ def test_a_stream_of_a_queue_starts_again_where_it_was(
     assert {row.state for row in first} == {"done"}, "what is finished is read too"
     assert len({row.id for row in first}) == len(first) == 36, "dead letters are elsewhere"
     with post.app.producer().sync() as app:
-        app.wait(
-            app.app.publish([(post.app.schema.event("parcel.lost"), {"number": 1}, SendOptions())])
-        )
+        lost = (post.app.schema.event("parcel.lost"), {"number": 1}, SendOptions())
+        app.wait(lambda running: running.publish([lost]))
     assert run(stream(), tmp_path) == [1]
     assert run(stream(), tmp_path) == []
     again = spark.read.parquet(str(tmp_path / "rows")).collect()

@@ -24,7 +24,7 @@ from matador.testing import wait_for
 
 async def test_every_message_is_handled_and_counted(spark: SparkSession, tmp_path: Path) -> None:
     shop = open_shop(tmp_path, "shop_counted", "again", "picky")
-    shop.send(range(200))
+    await asyncio.to_thread(shop.send, range(200))
     seen: list[SparkWorkerReport] = []
     report = run_spark_worker(
         shop.reference, spark=spark, until_empty=True, slice_seconds=30, progress=seen.append
@@ -46,7 +46,7 @@ async def test_an_early_stop_finishes_what_runs_and_gives_back_the_rest(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     shop = open_shop(tmp_path, "shop_stopped", "again", seconds=0.1)
-    shop.send(range(2000))
+    await asyncio.to_thread(shop.send, range(2000))
     stop = threading.Event()
 
     def stop_soon() -> None:
@@ -124,7 +124,7 @@ def test_a_queue_that_is_paused_can_never_be_emptied(spark: SparkSession, tmp_pa
 
 async def test_a_process_that_is_killed_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     shop = open_shop(tmp_path, "shop_deadly", "deadly")
-    shop.send(range(50))
+    await asyncio.to_thread(shop.send, range(50))
     report = run_spark_worker(shop.reference, spark=spark, tasks=1, until_empty=True)
     assert report.lost == 1
     assert {number for _, number in shop.log()} == set(range(50))

@@ -132,3 +132,15 @@ def test_addresses_for_spark() -> None:
     assert open_storage("hdfs://n:1/lake", "lake").child("events").spark_url("a=1/b") == (
         "hdfs://n:1/lake/events/a=1/b"
     )
+
+
+def test_stores_are_reached_without_tls_if_the_address_says_so_and_hdfs_has_no_such_option() -> (
+    None
+):
+    assert dict(open_storage("s3://shop", "lake").options) == {"allow_http": "true"}
+    assert dict(open_storage("hdfs://n:1/lake", "lake").options) == {}
+    given = {"allow_http": "false", "aws_region": "eu-central-1"}
+    storage = open_storage("s3://shop", "lake", given)
+    assert (dict(storage.options), len(storage.options)) == (given, 2)
+    assert isinstance(storage, ObjectStorage)
+    assert storage.given == storage.options

@@ -11,18 +11,24 @@ from tests.support.s3 import SECRET, s3_folder, s3_options
 
 from matador.errors import ObjectStoreError
 from matador.spark.runtime.arrow import pa, parquet
-from matador.storage import FolderStorage, Storage, open_storage
+from matador.storage import FolderStorage, ObjectStorage, Storage, StorageOptions, open_storage
 
 
 @pytest.fixture(
     params=[
         "folder",
+        "objects",
         pytest.param("s3", marks=pytest.mark.broker),
     ]
 )
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     if request.param == "folder":
         yield FolderStorage(str(tmp_path / "here"))
+        return
+    if request.param == "objects":  # delta-rs without a server
+        yield ObjectStorage(
+            f"memory:///{tmp_path.name}", StorageOptions("s3", {"allow_http": "true"})
+        )
         return
     with s3_folder() as made:
         yield made

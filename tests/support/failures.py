@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.envelopes import make_docket
-
-from matador.model.envelope import Envelope
 from matador.model.message import Receipt
-from matador.model.subscriber import Idempotency, Subscriber, subscriber
+from matador.model.subscriber import Idempotency
 from matador.policy.retry import RetryContext
-
-
-def make_subscriber(idempotent: Idempotency = "unknown") -> Subscriber[Any]:
-    def charge(envelope: object) -> None: ...
-
-    return subscriber(description="Charge the card.", idempotent=idempotent)(charge)
 
 
 def make_context(
@@ -25,14 +16,12 @@ def make_context(
     deliveries: int = 1,
     redelivered: bool = False,
     idempotent: Idempotency = "unknown",
-    random: float = 0.0,
-    **decided: Any,
+    **others: Any,
 ) -> RetryContext:
     return RetryContext(
-        envelope=Envelope("1", None, make_docket(attempts=attempts)),
         error=ValueError("broken") if error is None else error,
-        subscriber=make_subscriber(idempotent),
+        attempts=attempts,
         receipt=Receipt("shop.events", 1, deliveries, redelivered),
-        random=random,
-        **decided,
+        idempotent=idempotent,
+        **others,
     )

@@ -16,22 +16,11 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.brokers import SCRIPT
 from tests.support.ports import free_ports
 
-# A member of a share group hears of its partitions with a heartbeat: seldom, by default.
-SHARE_SETTINGS = (
-    "group.share.min.heartbeat.interval.ms=200",
-    "group.share.heartbeat.interval.ms=200",
-    "group.share.min.session.timeout.ms=6000",
-    "group.share.session.timeout.ms=6000",
-    "group.share.assignment.interval.ms=0",
-    "group.share.min.record.lock.duration.ms=1000",
-    "group.share.max.delivery.count.limit=5",
-)
-
 
 class OwnKafka:
     """A server that a test may kill and start again."""
 
-    def __init__(self, folder: Path, *settings: str, features: str = "") -> None:
+    def __init__(self, folder: Path, *settings: str) -> None:
         folder_of_all = Path(
             os.environ.get("MATADOR_BROKERS_FOLDER", SCRIPT.parents[1] / ".brokers")
         )
@@ -49,7 +38,6 @@ class OwnKafka:
             "MATADOR_KAFKA_LIB": str(library),
             "MATADOR_KAFKA_PORT": str(self.port),
             "MATADOR_KAFKA_SETTINGS": "\n".join(settings),
-            "MATADOR_KAFKA_FEATURES": features,
         }
 
     @property

@@ -30,9 +30,9 @@ async def assert_nothing_is_held_while_paused(transport: Transport, name: str) -
             async def nothing_is_active() -> bool:
                 return (await queue.stats()).active == 0
 
-            await wait_for(nothing_is_active, timeout=10)
+            await wait_for(nothing_is_active)
             await worker.resume()
-        await wait_for(lambda: len(seen) == rounds * each, timeout=20)
+        await wait_for(lambda: len(seen) == rounds * each)
         await worker.close()
         assert sorted(seen) == [(number, 0) for number in range(rounds * each)]
-        await queue.close(disconnect=True)
+        await queue.shutdown(disconnect=True)

@@ -12,10 +12,10 @@ from uuid import uuid4
 import pytest
 from tests.support.brokers import broker_url
 from tests.support.kafka import forget_topics
+from tests.support.looking import connected, disconnect
 from tests.support.rabbitmq import Raw
 from tests.support.redis import forget_keys
 
-from matador.messages.connection import Connection
 from matador.model.message import Complete, Delivery
 from matador.pubsub import Publisher, Subscriber
 from matador.transports.base import Transport
@@ -28,6 +28,13 @@ BROKERS = [
     pytest.param("kafka", marks=[pytest.mark.broker, pytest.mark.xdist_group("kafka")]),
 ]
 
+pipeline = pytest.mark.parametrize(
+    "place",
+    ["memory", pytest.param("rabbitmq", marks=BROKERS[2].marks)],
+    indirect=True,
+)
+"""For what is decided without the transport: in memory, and on one broker."""
+
 
 class Place:
     """A broker, an exchange and queues that no other test uses."""
@@ -38,7 +45,6 @@ class Place:
         self.name = f"ps-{uuid4().hex[:12]}"
         self.exchange = f"{self.name}.events"
         self.queues: set[str] = set()
-        self._connection = Connection(url, "test")
         self._transport: Transport | None = None
 
     @property
@@ -65,8 +71,7 @@ class Place:
     async def transport(self) -> Transport:
         """A transport to look from outside."""
         if self._transport is None:
-            await self._connection.open()
-            self._transport = self._connection.transport
+            self._transport = await connected(self.url)
         return self._transport
 
     async def take(self, queue: str, count: int = 1) -> list[Delivery]:
@@ -89,7 +94,8 @@ class Place:
 
     async def close(self) -> None:
         """Delete everything."""
-        await self._connection.close()
+        if self._transport is not None:
+            await disconnect(self._transport, self.url)
         if self.broker == "rabbitmq":
             with Raw(self.url) as raw:
                 for queue in self.queues:

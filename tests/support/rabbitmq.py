@@ -14,7 +14,7 @@ import pika
 from chaos.servers import Server
 from tests.support.brokers import SCRIPT
 
-from matador.jobs.message_jobs import NAMESPACE as JOBS
+from matador.jobs.provider import NAMESPACE as JOBS
 from matador.model.message import ConnectionState, Message
 from matador.model.topology import Topology
 from matador.testing import wait_for
@@ -138,12 +138,14 @@ class States:
         transport.observe(self)
 
     def connection_changed(self, transport: str, state: ConnectionState) -> None:
-        """See ``TransportObserver``."""
         self.seen.append(state.status)
 
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
-        """See ``TransportObserver``."""
         raise AssertionError("nothing may fall back here")
+
+    def dropped(self, queue: str, number: int) -> None:
+        """See ``TransportObserver``."""
+        raise AssertionError("nothing may be dropped here")
 
 
 async def cut_and_reconnect(transport: RabbitMQTransport, *which: int) -> None:

@@ -44,7 +44,6 @@ class MemoryEntries:
         self._transport = transport
 
     async def write(self, queue: str, random: Random) -> str:
-        """See ``RawEntries``."""
         sample, _ = mutate(random.choice(CORPUS), random)
         fields: dict[str, Any] = {"id": "foreign", "body": sample.body, "headers": sample.headers}
         if random.random() < 0.3:
@@ -56,4 +55,4 @@ class MemoryEntries:
         return ", ".join(f"{name}={_shown(value)}" for name, value in fields.items())
 
     async def close(self) -> None:
-        """See ``RawEntries``."""
+        pass

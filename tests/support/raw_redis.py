@@ -66,14 +66,12 @@ class RawStreams:
         self._prefix = prefix
 
     async def write(self, queue: str, random: Random) -> str:
-        """See ``RawEntries``."""
         base = key_of(self._prefix, queue)
         kinds: list[Callable[[str, Random], Any]] = [self._delayed, self._worn_out, self._future]
         kind = random.choice([*kinds, *[self._entry] * 7])
         return await kind(base, random)
 
     async def close(self) -> None:
-        """See ``RawEntries``."""
         await self._client.aclose()
 
     async def _entry(self, base: str, random: Random) -> str:
@@ -151,7 +149,6 @@ class RawLists:
         self._prefix = f"{prefix}-list"
 
     async def write(self, queue: str, random: Random) -> str:
-        """See ``RawEntries``."""
         base = key_of(self._prefix, queue)
         element = odd_content(random)
         place = random.choice([b"7", b"0", b"-1", b"x", b"", b"9" * 30, b"9" * 16])
@@ -167,7 +164,6 @@ class RawLists:
         return f"element {element[:80]!r}"
 
     async def close(self) -> None:
-        """See ``RawEntries``."""
         await self._client.aclose()
 
 
@@ -179,13 +175,11 @@ class RawPubSub:
         self._prefix = f"{prefix}-pubsub"
 
     async def write(self, queue: str, random: Random) -> str:
-        """See ``RawEntries``."""
         content = odd_content(random)
         await self._client.publish(f"{self._prefix}:{queue}", content)
         return f"published {content[:80]!r}"
 
     async def close(self) -> None:
-        """See ``RawEntries``."""
         await self._client.aclose()
 
 

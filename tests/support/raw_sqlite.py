@@ -144,5 +144,4 @@ class SqliteEntries:
         )
 
     async def close(self) -> None:
-        """See ``RawEntries``."""
         self._connection.close()

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from matador import Context, Envelope, Hooks, JsonCodec, Matador, Schema, Topology, event
+from matador import Envelope, Hooks, JsonCodec, Matador, Schema, Topology, event
+from matador.events.context import EventContext
 from matador.model.message import StoredMessage
 from matador.model.subscriber import AnySubscriber, Subscriber, SubscriberStub
 from matador.model.topology import DeadLetterKind
@@ -42,13 +43,13 @@ class Handler:
     """A callback that remembers what it was given, and does what it is told."""
 
     def __init__(
-        self, does: Callable[[Envelope[Any], Context], Awaitable[Any]] | None = None
+        self, does: Callable[[Envelope[Any], EventContext], Awaitable[Any]] | None = None
     ) -> None:
         self.does = does
         self.envelopes: list[Envelope[Any]] = []
-        self.contexts: list[Context] = []
+        self.contexts: list[EventContext] = []
 
-    async def __call__(self, envelope: Envelope[Any], ctx: Context) -> Any:
+    async def __call__(self, envelope: Envelope[Any], ctx: EventContext) -> Any:
         self.envelopes.append(envelope)
         self.contexts.append(ctx)
         return None if self.does is None else await self.does(envelope, ctx)
@@ -66,7 +67,7 @@ def failing(*errors: BaseException | None) -> Handler:
     """A handler that raises these in turn; None, and when they are used up, it succeeds."""
     left = list(errors)
 
-    async def fail(envelope: Envelope[Any], ctx: Context) -> None:
+    async def fail(envelope: Envelope[Any], ctx: EventContext) -> None:
         error = left.pop(0) if left else None
         if error is not None:
             raise error

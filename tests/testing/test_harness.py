@@ -33,7 +33,7 @@ from matador import (
     Topology,
 )
 from matador.errors import ConfigurationError, NotStartedError, SendFailedError, TimeoutError
-from matador.testing import Harness, ManualClock, make_message, running
+from matador.testing import AppHarness, ManualClock, make_message, running
 from matador.transports.memory import MemoryTransport
 
 
@@ -255,7 +255,7 @@ async def test_a_start_that_fails_is_raised_and_leaves_the_application_as_it_was
 
 
 async def test_the_fixture_shares_its_clock_with_the_test(
-    matador_harness: Callable[..., AbstractAsyncContextManager[Harness]],
+    matador_harness: Callable[..., AbstractAsyncContextManager[AppHarness]],
     manual_clock: ManualClock,
 ) -> None:
     async with matador_harness(make_app(None, Handler())) as harness:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
+import pytest
+
+from matador.errors import ConfigurationError
+from matador.jobs import ActiveJob
+from matador.pubsub import MessageContext
+from matador.rpc import RpcContext
+from matador.runtime.context import Context
 from matador.testing import (
+    make_context,
     make_delivery,
     make_docket,
     make_envelope,
+    make_job,
     make_message,
+    make_message_context,
     make_receipt,
+    make_rpc_context,
 )
 
 
@@ -59,3 +71,43 @@ def test_a_delivery_has_a_receipt() -> None:
     delivery = make_delivery(b"x", headers={"h": 1}, receipt=receipt)
     assert (delivery.body, delivery.headers, delivery.receipt) == (b"x", {"h": 1}, receipt)
     assert make_delivery().receipt.delivery_count == 1
+
+
+CONTEXTS: list[Any] = [
+    make_context(make_envelope(1, id="m-1", attempts=2, metadata={"tenant": "7"})),
+    make_job(1, id="m-1", attempt=2, metadata={"tenant": "7"}),
+    make_rpc_context(id="m-1", attempt=2, metadata={"tenant": "7"}),
+    make_message_context(id="m-1", attempt=2, metadata={"tenant": "7"}),
+]
+
+
+@pytest.mark.parametrize("ctx", CONTEXTS, ids=lambda ctx: type(ctx).__name__)
+async def test_every_context_is_one_that_a_handler_can_use(ctx: Any) -> None:
+    assert (ctx.id, ctx.attempt, ctx.metadata["tenant"]) == ("m-1", 2, "7")
+    assert (ctx.correlation_id, ctx.deadline, ctx.lease_lost) == (None, None, False)
+    assert await ctx.io("charge", lambda: 5) == 5
+    assert await ctx.all([("a", lambda: 1), ("b", lambda: 2)]) == [1, 2]
+
+
+async def test_a_job_of_a_test_reports_its_progress_to_nobody() -> None:
+    async def handle(job: ActiveJob[dict[str, str]]) -> str:
+        await job.update_progress(50)
+        return job.data["to"]
+
+    assert await handle(make_job({"to": "ada"})) == "ada"
+
+
+async def test_a_call_and_a_message_of_a_test() -> None:
+    deadline = datetime(2030, 1, 1, tzinfo=UTC)
+    call = make_rpc_context("add", deadline=deadline, correlation_id="c-1", wants_reply=False)
+    assert isinstance(call, RpcContext)
+    assert (call.command, call.deadline, call.wants_reply) == ("ADD", deadline, False)
+    assert (call.correlation_id, call.attempts) == ("c-1", 1)
+    message = make_message_context("orders.created", exchange="shop", queue="analytics")
+    assert isinstance(message, MessageContext)
+    assert isinstance(message, Context)
+    assert (message.routing_key, message.exchange) == ("orders.created", "shop")
+    assert message.queue == "analytics"
+    await message.ack()
+    with pytest.raises(ConfigurationError, match="mode='manual'"):
+        message.nack()

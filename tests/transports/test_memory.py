@@ -41,7 +41,7 @@ async def send(transport: MemoryTransport, *bodies: str, delay: float = 0.0) -> 
 
 async def receive(transport: MemoryTransport, limit: int = 10) -> Sequence[Delivery]:
     subscription = await transport.subscribe(QUEUE, prefetch=limit)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         deliveries = await subscription.receive(limit)
     await subscription.close()
     return deliveries
@@ -198,7 +198,7 @@ async def test_who_is_woken_and_leaves_passes_the_message_on(leave: str) -> None
         leaving.cancel()
     else:
         await first.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert [delivery.body for delivery in await staying] == [b"a"]
     (left,) = await asyncio.gather(leaving, return_exceptions=True)
     assert isinstance(left, asyncio.CancelledError) or left == ()

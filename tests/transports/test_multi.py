@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,24 +19,42 @@ from tests.support.shop import (
     OrderPlaced,
     failing,
     make_app,
+    subscribed,
 )
+from tests.ways.ways import Facts
 
-from matador import Matador, Shutdown
+from matador import Envelope, Matador, SendOptions, Shutdown, StandardRetryPolicy
+from matador.channels import QueueService, QueueSettings, Settings, channel, consume
 from matador.errors import (
     AllTransportsFailedError,
     ConfigurationError,
     ConnectionFailedError,
+    JobProviderError,
+    JobsNotAddedError,
     NotConnectedError,
+    NotConsumedHereError,
+    QueueError,
+    QueueNotFoundError,
     SendFailedError,
     StorageFullError,
     UnsupportedError,
 )
-from matador.model.message import Complete, Delivery, Release, TopologyNote
+from matador.events.context import EventContext
+from matador.jobs import ActiveJob, Queue, Worker
+from matador.model.message import Complete, Delivery, Release, StoredMessage, TopologyNote
+from matador.model.subscriber import SubscriberStub
 from matador.model.topology import Topology, WorkQueue
+from matador.observe.oldest import oldest_due, tells_age
+from matador.pubsub import Publisher, Subscriber
+from matador.rpc import RpcClient, RpcServer
+from matador.runtime.dead_letters import Selection
+from matador.runtime.service import Service
 from matador.testing import ManualClock, make_message, make_receipt, wait_for
 from matador.transports.base import Pausing
 from matador.transports.memory import MemoryTransport
 from matador.transports.multi import Choose, MultiTransport
+from matador.transports.rabbitmq import RabbitMQTransport
+from matador.transports.sqlite import SqliteTransport
 
 
 class Group:
@@ -60,7 +81,7 @@ def message(body: str = "{}") -> Any:
 async def receive(transport: MultiTransport, count: int = 1) -> list[Delivery]:
     subscription = await transport.subscribe(QUEUE, prefetch=count)
     deliveries: list[Delivery] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(deliveries) < count:
             deliveries += await subscription.receive(count - len(deliveries))
     await subscription.close()
@@ -85,11 +106,17 @@ def test_it_is_named_after_its_transports_and_can_what_the_first_can() -> None:
         ]
     )
     assert group.name == "multi(a,b)"
-    assert repr(group) == "MultiTransport(multi(a,b))"
     can = group.capabilities
     assert (can.delays, can.priorities, can.lease) == (False, True, 3)
-    assert [can.browse, can.purge, can.depth, can.replay] == [False] * 4
+    assert [can.browse, can.purge, can.depth, can.pause] == [True] * 4
+    assert [can.replay, can.routing, can.once, can.jobs] == [False] * 4
     assert [one.name for one in group.transports] == ["a", "b"]
+
+
+def test_it_says_where_its_transports_are(tmp_path: Path) -> None:
+    one, other = SqliteTransport(tmp_path / "shop.db"), RabbitMQTransport("amqp://me:pw@host")
+    assert repr(MultiTransport([one, other])) == f"MultiTransport([{one!r}, {other!r}])"
+    assert "pw" not in repr(MultiTransport([one, other]))
 
 
 async def test_connect_topology_and_disconnect_reach_all() -> None:
@@ -241,12 +268,12 @@ class NeverThere(FaultyTransport):
 
 async def test_one_that_is_down_is_passed_over_at_once() -> None:
     down, up = NeverThere(name="down"), MemoryTransport(name="up")
-    down.connect_errors.extend(ConnectionFailedError("nobody there") for _ in range(1000))
+    down.connect_errors.extend([ConnectionFailedError("nobody there")] * 1_000_000)
     multi = MultiTransport([down, up], reconnect_every=0.001)
     await multi.connect()
     assert multi.state.status == "connected"
     await multi.apply_topology(TOPOLOGY)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         assert list(await multi.send([message()])) == [None]
     assert len(up.messages(QUEUE)) == 1
     await multi.disconnect()
@@ -292,6 +319,99 @@ async def test_a_foreign_error_at_connect_leaves_nothing_connected() -> None:
     with pytest.raises(ZeroDivisionError):
         await group.multi.connect()
     assert group.second.state.status == "disconnected"
+
+
+# -- a member that delivers only within this process -------------------------------------------
+
+BOTH = Topology("shop", queues=["events", "warehouse"])
+UNREACHABLE = "amqp://127.0.0.1:1"
+
+
+def beside_memory(**options: Any) -> tuple[MultiTransport, MemoryTransport]:
+    """A broker that cannot be reached, and a memory that takes over."""
+    memory = MemoryTransport()
+    return MultiTransport([RabbitMQTransport(UNREACHABLE), memory], **options), memory
+
+
+async def test_an_application_that_only_sends_does_not_fall_back_into_its_memory() -> None:
+    (multi, memory), heard = beside_memory(), Heard()
+    async with make_app(multi, Handler(), hooks=heard, consume_from=()) as app:
+        with pytest.raises(SendFailedError) as caught:
+            await app.send(OrderPlaced("o-1"))
+        with pytest.raises(SendFailedError):
+            await app.send_many([OrderPlaced("o-2"), OrderPlaced("o-3")])
+    assert memory.messages(QUEUE) == []
+    cause = caught.value.__cause__
+    assert isinstance(cause, AllTransportsFailedError)
+    (first, down), (second, refused) = cause.errors
+    assert (first, second) == ("rabbitmq", "memory")
+    assert isinstance(down, NotConnectedError)
+    assert isinstance(refused, NotConsumedHereError)
+    assert "nothing in this process consumes shop.events" in str(caught.value)
+    assert heard.of("fallback") == []
+
+
+async def test_a_queue_that_this_process_consumes_falls_back_into_its_memory() -> None:
+    (multi, _), handler, heard = beside_memory(), Handler(), Heard()
+    async with make_app(multi, handler, hooks=heard) as app:
+        result = await app.send(OrderPlaced("o-1"))
+        await wait_for(lambda: handler.runs == 1)
+        assert [one.transport for one in result.messages] == ["memory"]
+    assert [one.next for one in heard.of("fallback")] == ["memory"]
+
+
+async def test_only_what_is_handled_here_falls_back_into_the_memory() -> None:
+    multi, memory = beside_memory()
+    handler, other = Handler(), subscribed(Handler(), "pack", queue="warehouse")
+    stub = SubscriberStub("ship", description="Ship it.", queue="warehouse")
+    app = make_app(multi, subscribed(handler), other, stub, topology=BOTH, send_errors="report")
+    async with app:
+        result = await app.send(OrderPlaced("o-1"))
+        await wait_for(lambda: handler.runs == 1)
+        into_ours = SendOptions(subscribers=("ship",), queue="events")
+        (stubborn,) = await app.send_many([(OrderPlaced("o-2"), into_ours)])
+    assert [one.subscriber for one in result.messages] == ["handle"]
+    assert [error.subscriber for error in result.errors] == ["pack", "ship"]
+    assert "is for a stub" in str(stubborn.errors[0])
+    assert memory.messages("shop.warehouse") == memory.messages(QUEUE) == []
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+async def test_a_memory_is_not_chosen_for_what_nobody_here_consumes(
+    tmp_path: Path, fallback: bool
+) -> None:
+    file, memory = SqliteTransport(tmp_path / "shop.db"), MemoryTransport()
+    multi = MultiTransport([file, memory], choose=lambda: "memory", fallback=fallback)
+    async with make_app(multi, Handler(), consume_from=(), send_errors="report") as app:
+        result = await app.send(OrderPlaced("o-1"))
+    assert memory.messages(QUEUE) == []
+    assert [one.transport for one in result.messages] == (["sqlite"] if fallback else [])
+    assert [type(error.__cause__) for error in result.errors] == (
+        [] if fallback else [NotConsumedHereError]
+    )
+
+
+async def test_the_cause_says_why_one_is_down() -> None:
+    multi, _ = beside_memory()
+    async with make_app(multi, Handler(), consume_from=()) as app:
+        with pytest.raises(SendFailedError) as caught:
+            await app.send(OrderPlaced("o-1"))
+    assert isinstance(caught.value.__cause__, AllTransportsFailedError)
+    (_, down), _ = caught.value.__cause__.errors
+    assert str(down).startswith("rabbitmq is ")
+    assert isinstance(down.__cause__, ConnectionFailedError)
+    assert str(down.__cause__) in str(down)
+
+
+async def test_results_and_hooks_say_which_transport_stored_a_message() -> None:
+    group, heard = Group(), Heard()
+    async with make_app(group.multi, Handler(), hooks=heard, consume_from=()) as app:
+        first = await app.send(OrderPlaced("o-1"))
+        group.first.refuse_queues = {QUEUE}
+        (second,) = await app.send_many([OrderPlaced("o-2")])
+    stored = [one.transport for result in (first, second) for one in result.messages]
+    assert stored == ["first", "second"]
+    assert [one.transport for one in heard.of("enqueue_success")] == ["first", "second"]
 
 
 # -- receiving ---------------------------------------------------------------------------------
@@ -450,6 +570,280 @@ async def test_a_group_without_leases_says_so() -> None:
         await multi.renew([])
 
 
+# -- what tools do -----------------------------------------------------------------------------
+
+
+async def filled(group: Group) -> MultiTransport:
+    """A group with two messages in the first, and one in the second."""
+    multi = await group.open()
+    await group.first.send([message("a"), message("b")])
+    await group.second.send([message("c")])
+    return multi
+
+
+async def seen(multi: MultiTransport, **options: Any) -> list[StoredMessage]:
+    return [one async for one in multi.browse(QUEUE, **options)]
+
+
+async def test_the_messages_of_all_are_shown_and_can_be_taken() -> None:
+    group = Group()
+    multi = await filled(group)
+    found = await seen(multi)
+    assert [one.body for one in found] == [b"a", b"b", b"c"]
+    assert [one.body for one in await seen(multi, limit=2)] == [b"a", b"b"]
+    for place in range(3):
+        after = await seen(multi, after=found[place].position)
+        assert [one.body for one in after] == [one.body for one in found[place + 1 :]]
+    taken = await multi.take(QUEUE, [found[2].position, found[0].position])
+    assert [one and one.body for one in taken] == [b"c", b"a"]
+    assert await multi.take(QUEUE, [found[0].position]) == [None], "somebody has it"
+    settled = await multi.settle([Complete(one.receipt) for one in taken if one is not None])
+    assert list(settled) == [None, None]
+    assert group.counts() == (1, 0)
+
+
+@pytest.mark.parametrize("position", ["", "x", "2:0", ":1", "-1:0"])
+async def test_a_position_of_somebody_else_is_refused(position: str) -> None:
+    multi = await filled(Group())
+    with pytest.raises(ConfigurationError, match="is not a position"):
+        await multi.take(QUEUE, [position])
+
+
+async def test_what_was_taken_goes_back_if_another_one_cannot_be_asked() -> None:
+    group = Group()
+    multi = await filled(group)
+    positions = [one.position for one in await seen(multi)]
+    await group.second.disconnect()
+    with pytest.raises(NotConnectedError):
+        await multi.take(QUEUE, positions)
+    states = [(one.state, one.delivery_count) for one in group.first.messages(QUEUE)]
+    assert states == [("ready", 0), ("ready", 0)]
+
+
+async def test_what_is_down_is_neither_counted_nor_shown_and_nothing_is_purged_or_paused() -> None:
+    group = Group()
+    multi = await filled(group)
+    assert (await multi.depth(QUEUE)).ready == 3
+    await group.second.disconnect()
+    assert (await multi.depth(QUEUE)).ready == 2
+    assert [one.body for one in await seen(multi)] == [b"a", b"b"]
+    for change in (multi.purge, multi.pause_queue, multi.resume_queue, multi.is_paused):
+        with pytest.raises(NotConnectedError, match="second is disconnected"):
+            await change(QUEUE)
+    assert group.counts() == (2, 1)
+    assert not await group.first.is_paused(QUEUE)
+    assert ("connection", True) in [(one.subject, one.serious) for one in await multi.examine()]
+
+
+async def test_a_purge_and_a_pause_are_for_all() -> None:
+    group = Group()
+    multi = await filled(group)
+    await multi.pause_queue(QUEUE)
+    assert await group.first.is_paused(QUEUE)
+    assert await group.second.is_paused(QUEUE)
+    await group.first.resume_queue(QUEUE)
+    assert await multi.is_paused(QUEUE)
+    await multi.resume_queue(QUEUE)
+    assert not await multi.is_paused(QUEUE)
+    assert await multi.purge(QUEUE) == 3
+    assert group.counts() == (0, 0)
+
+
+async def test_a_queue_that_one_of_them_has_is_there() -> None:
+    group = Group()
+    multi = await group.open()
+    await group.second.apply_topology(Topology("shop", queues=["billing"]))
+    await group.second.send([make_message(b"x", queue="shop.billing")])
+    assert (await multi.depth("shop.billing")).ready == 1
+    assert len([one async for one in multi.browse("shop.billing")]) == 1
+    assert await multi.purge("shop.billing") == 1
+    for ask in (multi.depth, multi.purge, multi.pause_queue):
+        with pytest.raises(QueueNotFoundError):
+            await ask("shop.unknown")
+    with pytest.raises(QueueNotFoundError):
+        await anext(multi.browse("shop.unknown"))
+
+
+async def test_the_oldest_message_of_all_is_the_oldest() -> None:
+    group = Group()
+    multi = await group.open()
+    assert tells_age(multi)
+    assert await oldest_due(multi, QUEUE) is None
+    await group.second.send([message("first")])
+    stored = (await seen(multi))[0].stored_at
+    assert stored is not None
+    between = timedelta(seconds=0.1)
+    await wait_for(lambda: datetime.now(UTC) - stored > between)
+    await group.first.send([message("later")])
+    oldest = await oldest_due(multi, QUEUE)
+    assert oldest is not None
+    assert abs(oldest - stored) < between, "and not that of the first transport"
+    with pytest.raises(QueueNotFoundError):
+        await oldest_due(multi, "shop.unknown")
+
+
+async def test_dead_letters_of_all_are_redriven_where_they_are() -> None:
+    group, handler = Group(), failing(*[ValueError("no")] * 2)
+    async with make_app(group.multi, handler, retry=StandardRetryPolicy(max_attempts=1)) as app:
+        await group.first.send([message(body("a"))])
+        await group.second.send([message(body("b"))])
+        await wait_for(lambda: handler.runs == 2)
+        await app.wait_idle(5)
+        assert await app.dead_letters.count() == 2
+        assert (await app.dead_letters.redrive(Selection())).done == 2
+        await wait_for(lambda: handler.runs == 4)
+        await app.wait_idle(5)
+        assert await app.dead_letters.count() == 0
+        assert (group.first.completed(QUEUE), group.second.completed(QUEUE)) == (1, 1)
+
+
+async def test_what_one_of_them_cannot_do_the_group_cannot() -> None:
+    file, rabbit = MemoryTransport(name="file"), RabbitMQTransport(UNREACHABLE)
+    group = MultiTransport([file, rabbit])
+    assert not group.capabilities.pause
+    assert group.browses_by_taking
+    assert not tells_age(group)
+    await group.connect()
+    with pytest.raises(UnsupportedError, match="does not support pausing"):
+        await group.pause_queue(QUEUE)
+    await group.disconnect()
+
+
+async def test_each_thing_is_logged_once_whoever_shares_the_group(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    multi, _ = beside_memory(reconnect_every=0.001)
+    attempts = Heard()
+
+    async def handle(job: ActiveJob[Any]) -> None: ...
+
+    async with Queue("emails", provider=multi, hooks=attempts) as queue, Worker(queue, handle):
+        await queue.add("send", 1)
+        await wait_for(lambda: len(attempts.of("connection")) > 20)
+    said = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert len(said) == 2, said
+    assert said[0].startswith("rabbitmq is failed: could not connect")
+    assert said[1].startswith("rabbitmq failed, memory takes ")
+
+
+# -- the other ways in -------------------------------------------------------------------------
+
+
+async def test_every_way_in_that_sends_says_what_stored_a_message_and_what_fell_back() -> None:
+    (multi, _), facts, heard = beside_memory(), Facts(), Heard()
+    ran: list[object] = []
+
+    async def handle(job: ActiveJob[Any]) -> None:
+        ran.append(job.data)
+
+    @channel("orders")
+    class Orders:
+        @consume("created")
+        async def created(self, number: int) -> None:
+            ran.append(number)
+
+    queue = Queue("emails", provider=multi, hooks=[facts, heard])
+    service = QueueService(
+        Settings(QueueSettings(type="memory", url="memory://")),
+        channels=[Orders],
+        transport=multi,
+        hooks=[facts, heard],
+    )
+    async with queue, service, Worker(queue, handle):
+        await queue.add("send", 1)
+        await service.send("orders", "created", 2)
+        await wait_for(lambda: len(ran) == 2)
+        with pytest.raises(QueueError, match="delivers each message to one"):
+            await service.publish("orders", "created", 3)
+    assert sorted(map(str, ran)) == ["1", "2"]
+    assert [one.transport for one in facts.sent] == ["memory", "memory"]
+    assert {(one.failed, one.next) for one in heard.of("fallback")} == {("rabbitmq", "memory")}
+
+
+async def test_no_way_in_falls_back_into_a_memory_that_it_does_not_consume() -> None:
+    multi, memory = beside_memory()
+    service = QueueService(Settings(QueueSettings(type="memory", url="memory://")), transport=multi)
+    async with Queue("emails", provider=multi) as queue, service:
+        with pytest.raises(
+            JobProviderError, match=r"nothing in this process consumes jobs\.emails"
+        ):
+            await queue.add("send", 1)
+        with pytest.raises(JobsNotAddedError):
+            await queue.add_many([("send", 1), ("send", 2)])
+        with pytest.raises(QueueError, match=r"nothing in this process consumes orders\.created"):
+            await service.send("orders", "created", 2)
+        assert memory.messages("jobs.emails") == []
+        with pytest.raises(QueueNotFoundError):
+            memory.messages("orders.created")
+
+
+async def test_a_job_in_a_group_has_no_options_of_one_broker() -> None:
+    group = MultiTransport([MemoryTransport(name="a"), MemoryTransport(name="b")])
+    ignored: list[str] = []
+    queue = Queue("emails", provider=group, on_unsupported=lambda it: ignored.append(it.option))
+    async with queue:
+        await queue.add("send", 1, provider_options={"headers": {"tenant": "a"}})
+    assert ignored == ["provider_options"]
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+def serving(group: MultiTransport) -> Service:
+    server = RpcServer(group, queue="maths")
+    server.handler("double")(double)
+    return server
+
+
+def calling(group: MultiTransport) -> Service:
+    return RpcClient(group, queue="maths")
+
+
+def publishing(group: MultiTransport) -> Service:
+    return Publisher(group, exchange="shop")
+
+
+def listening(group: MultiTransport) -> Service:
+    subscriber = Subscriber(group, exchange="shop", queue="mails")
+    subscriber.on("orders.*")(double)
+    return subscriber
+
+
+@pytest.mark.parametrize("service", [serving, calling, publishing, listening])
+async def test_what_a_group_cannot_carry_is_refused_at_the_start(
+    service: Callable[[MultiTransport], Service],
+) -> None:
+    group = MultiTransport([MemoryTransport(name="a"), MemoryTransport(name="b")])
+    made = service(group)
+    with pytest.raises(UnsupportedError, match="multi"):
+        await made.start()
+    await group.disconnect()
+
+
+async def test_a_shutdown_handles_what_waits_in_the_memory_of_a_group(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (multi, _), gate, handler = beside_memory(), asyncio.Event(), Handler()
+
+    async def waits(envelope: Envelope[OrderPlaced], ctx: EventContext) -> None:
+        await gate.wait()
+        await handler(envelope, ctx)
+
+    topology = Topology("shop", queues=[WorkQueue("events", concurrency=1)])
+    async with make_app(multi, subscribed(waits), topology=topology) as app:
+        await app.send_many([OrderPlaced(f"o-{number}") for number in range(4)])
+        await app.send(OrderPlaced("tomorrow"), delay=86_400)
+        assert not app.is_idle
+        assert not await app.wait_idle(0)
+        ending = asyncio.create_task(app.shutdown())
+        await wait_for(lambda: app.state.status == "waiting-handlers")
+        gate.set()
+        await ending
+    assert handler.runs == 4
+    assert "1 messages still wait in shop.events, in memory" in caplog.text
+
+
 # -- shutting down -----------------------------------------------------------------------------
 
 
@@ -458,7 +852,7 @@ async def test_a_group_shuts_down_although_one_never_came_up() -> None:
     down.connect_errors.extend(ConnectionFailedError("nobody there") for _ in range(1000))
     multi = MultiTransport([MemoryTransport(name="up"), down], reconnect_every=0.001)
     app: Matador = make_app(multi, Handler(), shutdown=Shutdown(5))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         async with app:
             await wait_for(lambda: len(down.connect_errors) < 990)
     left = len(down.connect_errors)

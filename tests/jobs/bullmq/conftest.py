@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
-from tests.support.node import FLEETS, Node
-from tests.support.redis import OwnServer, forget_keys, plain_client
+from tests.support.own_redis import client, prefix, server
+from tests.support.own_redis import fleet as node
+from tests.support.redis import OwnServer, forget_keys
 
 from matador.jobs import JobProvider, Queue, Worker
 from matador.transports.bullmq import BullMQTransport
 
+__all__ = ["client", "node", "prefix", "server"]
+
 Work: TypeAlias = Callable[..., Any]
-
-
-@pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
-    own = OwnServer(tmp_path_factory.mktemp("bullmq-jobs"))
-    own.start()
-    yield own
-    own.stop()
-
-
-@pytest_asyncio.fixture
-async def client(server: OwnServer) -> AsyncIterator[Any]:
-    """A plain client: what anybody else sees of the server."""
-    async with plain_client(server.url) as client:
-        yield client
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"test-{uuid4().hex[:10]}"
 
 
 @pytest.fixture
@@ -54,7 +36,7 @@ async def queue(server: OwnServer, prefix: str, transport: BullMQTransport) -> A
     queue = Queue("emails", provider=JobProvider(transport))
     await queue.open()
     yield queue
-    await queue.close(disconnect=True)
+    await queue.shutdown(disconnect=True)
     await forget_keys(server.url, prefix)
 
 
@@ -72,12 +54,3 @@ async def work(queue: Queue) -> AsyncIterator[Work]:
     yield start
     for worker in workers:
         await worker.close(finish_active=False)
-
-
-@pytest_asyncio.fixture(params=FLEETS)
-async def node(
-    server: OwnServer, prefix: str, request: pytest.FixtureRequest
-) -> AsyncIterator[Node]:
-    """BullMQ on Node, in each version that differs."""
-    async with Node(server.port, prefix, request.param) as node:
-        yield node

@@ -45,7 +45,7 @@ async def test_a_job_has_the_fields_of_a_bullmq_job(queue: Queue, client: Any, p
     assert json.loads(job["opts"]) == {
         "attempts": 3,
         "backoff": {"type": "exponential", "delay": 1000},
-        "removeOnComplete": True,
+        "removeOnComplete": {"age": 3600, "count": 10_000},
         "removeOnFail": False,
         "jobId": "j-1",
         "delay": 0,
@@ -87,6 +87,11 @@ async def test_provider_options_reach_bullmq_but_not_what_the_queue_decides(
     assert (options["lifo"], options["kl"], options["sizeLimit"]) == (True, 5, 9)
     assert (options["jobId"], options["attempts"], options["delay"]) == ("j-2", 2, 0)
     assert [job.id for job in await queue.list("waiting")] == ["j-2", "j-1"]
+    nested = {"redis": {"deduplication": {"id": "k", "ttl": 5000}}, "sqs": {"headers": {"a": "b"}}}
+    await queue.add("nested", 2, job_id="j-3", provider_options=nested)
+    options = json.loads((await stored(client, prefix, "j-3"))["opts"])
+    assert options["de"] == {"id": "k", "ttl": 5000}
+    assert "sqs" not in options
     with pytest.raises(InvalidJobError, match="'parent'"):
         await queue.add("third", 3, provider_options={"parent": {"id": "x"}})
     with pytest.raises(InvalidJobError, match="'deduplication'"):
@@ -291,3 +296,37 @@ async def test_a_paused_worker_holds_nothing(server: OwnServer, prefix: str) -> 
     url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
     await assert_nothing_is_held_while_paused(BullMQTransport(url, lease=30), "paused")
     await forget_keys(server.url, prefix)
+
+
+@pytest.mark.parametrize("keep", [Keep(age=1), Keep(count=2), Keep(age=3600, count=2)])
+async def test_jobs_past_their_time_go_when_others_complete(
+    queue: Queue, client: Any, prefix: str, work: Work, keep: Keep
+) -> None:
+    async def done(*ids: str) -> bool:
+        return {one.id for one in await queue.list("completed")} >= set(ids)
+
+    async def handle(job: ActiveJob[Any]) -> Any:
+        return job.data
+
+    await work(handle)
+    for number in range(3):
+        await queue.add("one", number, job_id=f"j-{number}", remove_on_complete=keep)
+        await wait_for(lambda: done(f"j-{number}"))  # noqa: B023
+    job = await stored(client, prefix, "j-2")
+    assert (job["returnvalue"], job["atm"]) == ("2", "1")
+    # The server says when it was taken; the worker, whose clock follows, when it was done.
+    assert int(job["finishedOn"]) > int(job["processedOn"]) - 1000
+
+    async def trimmed() -> (
+        bool
+    ):  # BullMQ counts ages in whole seconds, and looks when one completes
+        last = await queue.add("one", 3, remove_on_complete=keep)
+        await wait_for(lambda: done(last.id))
+        found = [one.id for one in await queue.list("completed")]
+        assert found[0] == last.id
+        return not {"j-0", "j-1"}.intersection(found) and len(found) <= (keep.count or 1_000)
+
+    await wait_for(trimmed)
+    assert {key async for key in client.scan_iter(f"{prefix}:emails:j-*")} <= {
+        f"{prefix}:emails:j-2".encode()
+    }

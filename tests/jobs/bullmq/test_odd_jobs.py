@@ -131,4 +131,4 @@ async def test_a_result_that_the_server_can_never_store_fails_its_job_alone(
         assert transport.state.status == "connected"
     finally:
         await client.config_set("proto-max-bulk-len", 512 << 20)
-        await queue.close(disconnect=True)
+        await queue.shutdown(disconnect=True)

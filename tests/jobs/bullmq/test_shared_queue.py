@@ -114,7 +114,7 @@ async def test_what_node_has_failed_for_good_is_retried_and_removed_from_here(
     for id_ in ("n-1", "n-2"):
         await until_status(queue, id_, "failed")
     await node.ask("stop", QUEUE)
-    letters = {job.id: (job.error, job.attempts) for job in await queue.dead_letters()}
+    letters = {job.id: (job.error, job.attempts) for job in await queue.list("failed")}
     assert letters == {"n-1": ("Node says no", 1), "n-2": ("Node says no", 1)}
     await queue.remove("n-2")
     assert await node.ask("job", QUEUE, id="n-2") is None

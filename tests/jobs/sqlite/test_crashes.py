@@ -76,7 +76,7 @@ async def queue(file: Path) -> AsyncIterator[Queue]:
     queue = Queue("q", provider=SqliteTransport(file, lease=1.0))
     async with queue:
         yield queue
-    await queue.close(disconnect=True)
+    await queue.shutdown(disconnect=True)
 
 
 async def hear(process: Process) -> str:
@@ -117,7 +117,9 @@ async def test_no_job_is_lost_when_workers_are_killed(queue: Queue, start: Start
     workers = [await start(WORK) for _ in range(3)]
 
     async def completed() -> int:
-        return (await queue.health()).completed
+        found = (await queue.health()).completed
+        assert found is not None
+        return found
 
     for kill in range(4):
         victim = workers[kill % 3]

@@ -128,7 +128,7 @@ async def test_results_go_with_the_job_that_waited_for_them(
 
 
 async def test_nothing_is_left_of_a_flow_that_is_done(file: Path, connect: Connect) -> None:
-    queue = Queue("q", provider=await connect())
+    queue = Queue("q", provider=await connect(), default_options={"remove_on_complete": True})
     flow = group(
         chain(queue.step("one", {"n": 1}), queue.step("one", {"n": RESULT})),
         queue.step("one", {"n": 2}),

@@ -128,3 +128,31 @@ async def test_keeps_are_chosen_by_queue_users(connect: Connect) -> None:
     async with Worker(queue, handle, concurrency=1):
         await wait_for(lambda: len(done) == 3)
     assert [(one.id, one.result) for one in await queue.list("completed")] == [("2", 2), ("1", 1)]
+
+
+async def test_the_caretaker_bounds_the_completed_jobs_of_a_busy_queue(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = sweep._SURPLUS_JOBS.replace("OFFSET 10000", "OFFSET 2")
+    monkeypatch.setattr(sweep, "_SURPLUS_JOBS", most)
+    monkeypatch.setattr(sweep, "_INTERVAL", 0.05)
+    monkeypatch.setattr(sweep, "_QUIET", 0.05)
+    transport = await connect()
+    all_ = [f"n-{number}" for number in range(5)]
+    own = {"forever": "all", "age": "age=600"}
+    special = [job("unique", unique="key")]  # its key takes more than the usual statement
+    await transport.add_jobs(
+        [*(job(one) for one in all_), *special, *(job(one, keepCompleted=own[one]) for one in own)]
+    )
+    found = await fetch(transport, 8)
+    for one in found:
+        await transport.settle([Complete(one.receipt, b"1")])
+
+    async def bounded() -> bool:
+        return len(await ids(transport, "completed")) == 4
+
+    await wait_for(bounded, timeout=15)
+    assert sorted(await ids(transport, "completed")) == ["age", "forever", "n-4", "unique"]
+    record = (await transport.find_jobs("q", ["n-4"]))[0]
+    assert record is not None
+    assert (record.result, record.attempts) == (b"1", 1)

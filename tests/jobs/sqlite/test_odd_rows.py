@@ -82,7 +82,7 @@ async def test_an_odd_row_is_in_nobodys_way(file: Path, connect: Connect, name: 
         found = await queue.get(good.id)
         assert found is not None
         assert found.status == "completed"
-    (letter,) = await queue.dead_letters()
+    (letter,) = await queue.list("failed")
     assert letter.status == "failed"
     await queue.list("completed")
 

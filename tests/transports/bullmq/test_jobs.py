@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
-from tests.support.redis import OwnServer
+from tests.support.redis import OwnServer, forget_keys
+from tests.support.shop import TOPOLOGY, OrderPlaced
 from tests.support.taking import take_stored
 
+from matador import Context, Envelope, Matador, Schema, StandardRetryPolicy, subscriber
 from matador.errors import NotConnectedError, UnsupportedError
-from matador.model.message import DeadLetter, Message, Release, Retry
+from matador.model.message import DeadLetter, Message, Properties, Release, Retry
 from matador.model.topology import DeadLetterQueue, DeadLetters, WorkQueue
 from matador.testing.compliance.bench import bodies, collect
 from matador.testing.wait import wait_for
@@ -33,6 +37,54 @@ async def test_the_job_has_the_id_of_the_message(
     assert isinstance(bench.transport, Browsing)
     seen = await collect(bench.transport.browse(bench.name()))
     assert [stored.id for stored in seen] == ["m-1", "42"]
+
+
+async def test_a_job_has_the_name_of_its_event(server: OwnServer, client: Any, prefix: str) -> None:
+    tries: list[Envelope[OrderPlaced]] = []
+    headers: list[Mapping[str, Any]] = []
+
+    @subscriber(description="Fails each time.")
+    async def mailer(envelope: Envelope[OrderPlaced], context: Context) -> None:
+        tries.append(envelope)
+        headers.append(context.headers)
+        raise ValueError(str(envelope.data.amount))
+
+    url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
+    schema = Schema({OrderPlaced: [mailer]})
+    retry = StandardRetryPolicy(max_attempts=2, base_delay=0.01)
+
+    async def names() -> list[bytes]:
+        keys = [key async for key in client.scan_iter(f"{prefix}:shop.events:*-*-*")]
+        return [await client.hget(key, "name") for key in keys]
+
+    app = Matador(url, schema=schema, topology=TOPOLOGY, retry=retry)
+    async with app:
+        await app.send(OrderPlaced("1", 5))
+        await app.send(OrderPlaced("2", 5), metadata={"tenant": "a"}, delay=0.01)
+        assert await names() == [b"order.placed"] * 2
+    worker = Matador(url, schema=schema, topology=TOPOLOGY, retry=retry, consume_from=["events"])
+    async with worker:
+        await wait_for(lambda: len(tries) == 4)
+
+        async def are_kept() -> bool:
+            return await worker.dead_letters.count() == 2
+
+        await wait_for(are_kept)
+    assert await names() == [b"order.placed"] * 2
+    assert all("x-bullmq-name" not in one for one in headers)
+    await forget_keys(server.url, prefix)
+
+
+async def test_a_job_has_the_name_of_its_command(
+    open_bench: Open, client: Any, prefix: str
+) -> None:
+    bench = await open_bench()
+    request = bench.message("{}", id="m-1")
+    named = msgspec.structs.replace(request, properties=Properties(type="ADD"))
+    await bench.send(named)
+    assert await client.hget(f"{prefix}:shop.events:m-1", "name") == b"ADD"
+    (delivery,) = await bench.drain(bench.name(), 1)
+    assert dict(delivery.headers) == dict(request.headers)
 
 
 async def test_a_retry_and_a_dead_letter_keep_the_job(

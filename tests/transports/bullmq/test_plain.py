@@ -150,7 +150,7 @@ async def not_plain(stage: Stage) -> None:
     await stage.add("later", delay=1000.0)
     await stage.add("unique", headers={"job.unique": "key"})
     await stage.add("unique-2", headers={"job.unique": "key"})
-    await stage.add("lifo", headers={"job.provider.lifo": 1})
+    await stage.add("lifo", headers={"job.providerOptions": '{"lifo":1}'})
     await stage.add("other", headers={"tenant": "blue"})
     for delivery in await stage.take():
         await stage.complete(delivery)

@@ -110,4 +110,78 @@ async def test_what_a_lost_partition_held_is_fenced(
     async def is_empty() -> bool:
         return (await second.depth(queue)).total == 0
 
-    await wait_for(is_empty, timeout=10)
+    await wait_for(is_empty)
+
+
+_ONE_AT_A_TIME = """
+import asyncio, os, sys
+from dataclasses import dataclass
+from matador import Envelope, Matador, Schema, StandardRetryPolicy, Topology, WorkQueue, event
+from matador import subscriber
+from matador.runtime import consumer
+
+consumer._AHEAD_SECONDS = 1.0  # a slow machine counts ahead, too
+
+@event("noted", description="Something to note.")
+@dataclass(frozen=True)
+class Noted:
+    number: int
+
+@subscriber(description="Note it.", idempotent="yes")
+async def note(envelope: Envelope[Noted]) -> None:
+    if envelope.data.number == 200:
+        os.kill(os.getpid(), 9)
+    print(envelope.data.number, flush=True)
+
+async def main(url, namespace, most):
+    app = Matador(
+        url,
+        schema=Schema({Noted: [note]}),
+        topology=Topology(namespace, queues=[WorkQueue("events", concurrency=1)]),
+        consume_from=["events"] if most else [],
+        retry=StandardRetryPolicy(max_deliveries=int(most or 5)),
+    )
+    async with app:
+        if most:
+            await asyncio.Event().wait()
+        await app.send_many(map(Noted, range(400)))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("most", [2, 3])
+async def test_neighbors_of_a_poisoned_message_that_were_counted_ahead_are_handled(
+    url: str, open_transport: Open, topology: Topology, most: int
+) -> None:
+    """With a concurrency of 1, a worker that is killed has run one message, and counted others."""
+    transport = await open_transport(partitions=1)
+    letters = topology.full_name("events") + ".undeliverable"
+
+    async def run(most: str) -> asyncio.subprocess.Process:
+        program = (_ONE_AT_A_TIME, f"{url}/?session=6", topology.namespace, most)
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-c", *program, stdout=asyncio.subprocess.PIPE
+        )
+
+    assert await (await run("")).wait() == 0
+    handled: set[int] = set()
+    crashes, neighbors = 0, set(range(400)) - {200}
+    while crashes < most:
+        worker = await run(str(most))
+        assert worker.stdout is not None
+        async with asyncio.timeout(120):
+            while handled != neighbors:
+                line = await worker.stdout.readline()
+                if not line:
+                    break
+                handled.add(int(line))
+            else:
+                worker.kill()
+        await worker.wait()
+        if handled == neighbors:
+            break
+        crashes += 1
+    assert crashes == most - 1
+    assert handled == neighbors
+    assert (await transport.depth(letters)).ready == 1

@@ -16,7 +16,7 @@ from matador.model.message import Complete, Message
 from matador.model.topology import Topology
 from matador.transports.kafka import KafkaTransport
 
-pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("kafka-share")]
+pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("kafka-credentials")]
 
 PASSWORD = "s3cr/t@home"
 ENCODED = "s3cr%2Ft%40home"
@@ -31,11 +31,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnKafka]:
     own.kill()
 
 
-@pytest.mark.parametrize("groups", ["consumer", "share"])
-async def test_every_client_says_who_it_is(server: OwnKafka, groups: str) -> None:
-    """Producer, administration and consumers of both kinds."""
-    url = f"kafka://ada:{ENCODED}@127.0.0.1:{server.sasl_port}?groups={groups}&session=6"
-    topology = Topology(f"shop-{groups}", queues=["events"])
+async def test_every_client_says_who_it_is(server: OwnKafka) -> None:
+    """Producer, administration and consumer."""
+    url = f"kafka://ada:{ENCODED}@127.0.0.1:{server.sasl_port}?session=6"
+    topology = Topology("shop", queues=["events"])
     transport = KafkaTransport(url)
     await transport.connect()
     await transport.apply_topology(topology)

@@ -126,7 +126,7 @@ async def test_topics_of_dead_letters_take_what_the_queue_of_somebody_else_takes
     assert await transport.settle([DeadLetter(large.receipt, "undeliverable", "no")]) == [None]
 
 
-@pytest.mark.parametrize("options", [{}, {"transactional": True}, {"groups": "share"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"transactional": True}], ids=str)
 async def test_a_dead_letter_that_does_not_fit_is_cut(
     url: str, open_transport: Open, topology: Topology, options: dict[str, object]
 ) -> None:
@@ -153,7 +153,7 @@ async def test_a_dead_letter_that_does_not_fit_is_cut(
     assert f"of 900,000 bytes fit here; the message is at {queue}/0/0" in reason
 
 
-@pytest.mark.parametrize("options", [{}, {"transactional": True}, {"groups": "share"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"transactional": True}], ids=str)
 async def test_a_compacted_topic_of_dead_letters_takes_them_with_a_key(
     url: str, open_transport: Open, topology: Topology, options: dict[str, object]
 ) -> None:

@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 from tests.support.kafka import servers_of, set_topic
 from tests.transports.kafka.conftest import Open
 
-from matador.errors import QueueNotFoundError, UnsupportedError
+from matador.errors import QueueNotFoundError
 from matador.model.message import Complete, DeadLetter, Delivery, Message
 from matador.model.topology import Topology
-from matador.observe.oldest import oldest_age, tells_age
+from matador.observe.oldest import oldest_age
 from matador.testing import wait_for
 from matador.transports.base import Aging, Subscription
 
@@ -91,14 +91,7 @@ async def test_times_that_no_calendar_knows_do_no_harm(
     assert settled == [None]
 
 
-async def test_nobody_can_tell_of_share_groups_and_missing_queues(
-    open_transport: Open, topology: Topology
-) -> None:
-    shares = await open_transport(apply=False, groups="share")
-    assert not tells_age(shares)
-    assert await oldest_age(shares, topology.full_name("events")) is None
-    with pytest.raises(UnsupportedError):
-        await shares.oldest_due(topology.full_name("events"))
+async def test_a_missing_queue_is_an_error(open_transport: Open, topology: Topology) -> None:
     transport = await open_transport()
     with pytest.raises(QueueNotFoundError):
         await transport.oldest_due(topology.full_name("nothing"))

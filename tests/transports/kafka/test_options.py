@@ -54,6 +54,7 @@ def test_the_url_finds_the_transport() -> None:
         ("kafka://host", {"compression": "zip"}, "gzip"),
         ("kafkas://host", {"tls_server_name": "x"}, "not supported"),
         ("kafka://host:99999", {}, "not a port"),
+        ("kafka://host?start=ende", {}, "beginning or end"),
     ],
 )
 def test_what_cannot_be_is_refused(url: str, options: dict[str, object], said: str) -> None:

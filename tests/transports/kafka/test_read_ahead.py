@@ -76,7 +76,7 @@ async def test_what_nobody_asks_for_is_given_back_after_a_while(
     async def given_back() -> bool:
         return (await transport.depth(topology.full_name("events"))).in_flight == len(taken)
 
-    await wait_for(given_back, timeout=10)
+    await wait_for(given_back)
 
 
 async def test_of_large_messages_few_are_held(open_transport: Open, topology: Topology) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -26,6 +27,9 @@ class Bare(BaseTransport):
         await asyncio.sleep(0)
         self._change_state(ConnectionState("disconnected"))
 
+    def change(self, state: ConnectionState) -> None:
+        self._change_state(state)
+
     def use(self) -> None:
         self._require_connected()
 
@@ -46,6 +50,9 @@ class Recorder:
 
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
         self.hops.append((failed, next_))
+
+    def dropped(self, queue: str, number: int) -> None:
+        raise AssertionError("nothing may be dropped here")
 
 
 async def test_connect_and_disconnect_happen_once_however_often_they_are_asked_for() -> None:
@@ -99,3 +106,24 @@ async def test_what_needs_a_connection_or_an_ability_says_so() -> None:
         transport.browse()
     await transport.connect()
     transport.use()
+
+
+def test_an_outage_is_logged_once_for_each_of_its_reasons_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    transport = Bare()
+    caplog.set_level(logging.DEBUG, "matador.transport")
+
+    def levels(*states: ConnectionState) -> list[str]:
+        caplog.clear()
+        for state in states:
+            transport.change(state)
+        return [record.levelname for record in caplog.records]
+
+    lost = ConnectionState("reconnecting", attempt=1, error=OSError("refused"))
+    other = ConnectionState("reconnecting", attempt=1, error=OSError("no route"))
+    connecting, connected = ConnectionState("connecting"), ConnectionState("connected")
+    assert levels(connecting, connected) == ["INFO", "INFO"]
+    assert levels(lost, lost, connecting, lost) == ["WARNING", "DEBUG", "DEBUG", "DEBUG"]
+    assert levels(other, connecting, connected) == ["WARNING", "DEBUG", "INFO"]
+    assert levels(lost, connected) == ["WARNING", "INFO"]

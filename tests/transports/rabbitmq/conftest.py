@@ -6,10 +6,36 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from uuid import uuid4
 
 import pytest
+from chaos.servers import Server
 from tests.support.brokers import broker_url
-from tests.support.rabbitmq import Raw, topologies
+from tests.support.rabbitmq import Raw, ctl, topologies
 
 from matador.transports.rabbitmq import RabbitMQTransport
+
+
+class OwnServer(Server):
+    """A server that may be filled, restarted and asked with its own tool."""
+
+    def ctl(self, *arguments: str) -> None:
+        ctl(self, *arguments)
+
+    def url(self, user: str = "guest", password: str = "guest") -> str:
+        return f"amqp://{user}:{password}@127.0.0.1:{self.port}/"
+
+
+_SETTINGS = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 1000}]}]."
+
+
+@pytest.fixture(scope="package")
+def server() -> Iterator[OwnServer]:
+    """One for all tests that need one; they run in one process (``TOGETHER``)."""
+    broker_url("rabbitmq")  # skips where there is none
+    server = OwnServer("rabbitmq", {"MATADOR_RABBITMQ_PLUGINS": "rabbitmq_management"})
+    server.folder.mkdir(parents=True)
+    (server.folder / "advanced.config").write_text(_SETTINGS)
+    server.start()
+    yield server
+    server.discard()
 
 
 @pytest.fixture

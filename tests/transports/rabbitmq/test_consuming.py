@@ -10,7 +10,6 @@ import pytest
 from tests.support.rabbitmq import Raw, connections, cut, cut_and_reconnect, eventually
 
 from matador.errors import LeaseLostError, NotConnectedError, QueueNotFoundError
-from matador.model.backoff import ReconnectBackoff
 from matador.model.message import Complete, DeadLetter, Delivery, Message, Release, Retry
 from matador.model.topology import Topology, WorkQueue
 from matador.testing import wait_for
@@ -145,7 +144,7 @@ async def test_a_publishing_channel_that_is_closed_is_opened_again(
 
 
 async def test_who_gives_up_tells_the_receiver(make: Make, namespace: str, raw: Raw) -> None:
-    transport = make(backoff=ReconnectBackoff("immediate", max_attempts=1))
+    transport = make(reconnect="immediate", reconnect_attempts=1)
     await transport.connect()
     await transport.apply_topology(Topology(namespace, queues=["events"]))
     subscription = await transport.subscribe(f"{namespace}.events", prefetch=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from tests.support.rabbitmq import Raw, cut_and_reconnect
 
 from matador.errors import DelaysNotSupportedError
 from matador.model.message import Complete, Message, Retry
-from matador.model.topology import Topology
+from matador.model.topology import Topology, WorkQueue
 from matador.transports.base import Subscription
 from matador.transports.rabbitmq import RabbitMQTransport, delays
 from matador.transports.rabbitmq.topology import AmqpExchange, AmqpQueue
@@ -36,6 +37,16 @@ def test_a_delay_is_three_hops_at_most_and_never_short(delay: float) -> None:
     assert [hop.left for hop in hops] == list(range(len(hops), 0, -1))
     assert all(0 < hop.ttl < 1 << 32 for hop in hops), "RabbitMQ counts in 32 bits"
     assert delay <= total(delay) + 1e-6
+
+
+@given(st.floats(0.0005, 2 * DAY) | st.floats(0.0005, delays.MAX_DELAY), st.booleans())
+def test_every_hop_can_be_looked_through(delay: float, own: bool) -> None:
+    hops = delays.path(delay)
+    if own:
+        hops = delays.with_own_end("p", hops, "shop.events")
+    known = {left: set(names) for left, names in delays.every_hop("p", "shop.events")}
+    assert list(known) == [3, 2, 1], "in the order in which a message passes them"
+    assert all(hop.name in known[hop.left] for hop in hops)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +200,27 @@ class TestOnTheServer:
         assert await transport.send([Message("m", queue, b"x", delay=1.05)]) == [None]
         _, properties, _ = raw.get(queue)
         assert sum(death["count"] for death in properties.headers["x-death"]) == 2
+
+    @pytest.mark.parametrize("limits", [{}, {"x-max-length": 9, "x-overflow": "reject-publish"}])
+    async def test_a_purge_finds_what_is_delayed_at_every_hop(
+        self, transport: RabbitMQTransport, namespace: str, limits: dict[str, Any]
+    ) -> None:
+        queues = [WorkQueue("events", arguments=limits), WorkQueue("other")]
+        await transport.apply_topology(Topology(namespace, queues=queues))
+        waits = [0.3, 70, 90_061, 60 * DAY]
+        assert {len(delays.path(wait)) for wait in waits} == {1, 2, 3}
+        messages = [
+            Message(f"{queue}-{wait}", f"{namespace}.{queue}", b"x", delay=wait)
+            for queue in ("events", "other")
+            for wait in waits
+        ]
+        assert await transport.send(messages) == [None] * 8
+        assert await transport.purge(f"{namespace}.events") == 4
+        subscription = await transport.subscribe(f"{namespace}.other", prefetch=1)
+        (delivery,) = await subscription.receive(1)
+        assert (delivery.id, delivery.receipt.delivery_count) == ("other-0.3", 1)
+        await transport.settle([Complete(delivery.receipt)])
+        assert await transport.purge(f"{namespace}.other") == 3
 
     async def test_queues_are_made_when_they_are_used(
         self, make: Callable[..., RabbitMQTransport], namespace: str, raw: Raw

@@ -7,15 +7,14 @@ what was refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
 import pika.exceptions
 import pytest
-from chaos.servers import Server
-from tests.support.brokers import broker_url
 from tests.support.rabbitmq import Raw, ctl
+from tests.transports.rabbitmq.conftest import OwnServer
 
 from matador.model.message import Complete, Delivery, Message, Release
 from matador.model.topology import Topology, WorkQueue
@@ -23,10 +22,7 @@ from matador.testing import wait_for
 from matador.transports.base import Subscription
 from matador.transports.rabbitmq import RabbitMQTransport, delays
 
-pytestmark = pytest.mark.xdist_group("rabbitmq-full")
-
 MANY = 40  # RabbitMQ forwards 32 at a time
-SETTINGS = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 1000}]}]."
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -51,20 +47,9 @@ def test_the_name_of_an_own_hop_says_whose_it_is() -> None:
 # -- on the server ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    broker_url("rabbitmq")  # skips where there is none
-    server = Server("rabbitmq")
-    server.folder.mkdir(parents=True)
-    (server.folder / "advanced.config").write_text(SETTINGS)
-    server.start()
-    yield server
-    server.discard()
-
-
 @pytest.fixture
-def url(server: Server) -> str:
-    return f"amqp://guest:guest@127.0.0.1:{server.port}/"
+def url(server: OwnServer) -> str:
+    return server.url()
 
 
 @pytest.fixture
@@ -150,7 +135,7 @@ async def test_what_a_full_queue_refuses_holds_up_nobody_and_arrives(
 
 
 async def test_nothing_is_lost_if_the_server_restarts_while_messages_are_refused(
-    transport: RabbitMQTransport, url: str, server: Server
+    transport: RabbitMQTransport, url: str, server: OwnServer
 ) -> None:
     namespace = f"r{uuid4().hex[:10]}"
     queue = f"{namespace}.full"
@@ -196,7 +181,7 @@ async def test_what_waits_in_a_shared_hop_arrives_and_no_shared_hop_is_declared_
 
 
 async def test_a_queue_that_refuses_by_policy_has_own_hops_if_its_arguments_say_so(
-    transport: RabbitMQTransport, url: str, server: Server
+    transport: RabbitMQTransport, url: str, server: OwnServer
 ) -> None:
     namespace = f"r{uuid4().hex[:10]}"
     policy = '{"max-length": 3, "overflow": "reject-publish"}'
@@ -222,7 +207,7 @@ async def test_asking_about_a_queue_creates_none(transport: RabbitMQTransport, u
 
 
 async def test_a_queue_that_may_not_be_asked_about_is_used_as_before(
-    url: str, server: Server
+    url: str, server: OwnServer
 ) -> None:
     namespace = f"r{uuid4().hex[:10]}"
     queue = f"{namespace}:theirs"

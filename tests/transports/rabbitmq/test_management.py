@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from chaos.servers import Server
-from tests.support.brokers import broker_url
+from tests.transports.rabbitmq.conftest import OwnServer
 
 from matador import Topology, WorkQueue
 from matador.model.message import Message
@@ -19,25 +18,12 @@ from matador.transports.rabbitmq.doctor import about_cluster
 from matador.transports.rabbitmq.management import Management, Node
 from matador.transports.rabbitmq.options import RabbitMQAddress
 
-# One server for all of them.
-pytestmark = pytest.mark.xdist_group("rabbitmq-management")
-
 TOPOLOGY = Topology("managed", queues=[WorkQueue("orders")])
 QUEUE = "managed.orders"
 
 
-@pytest.fixture(scope="module")
-def managed() -> Iterator[Server]:
-    """A server of these tests' own, with the plugin."""
-    broker_url("rabbitmq")  # skips where there is none
-    server = Server("rabbitmq", {"MATADOR_RABBITMQ_PLUGINS": "rabbitmq_management"})
-    server.start()
-    yield server
-    server.discard()
-
-
-async def test_what_workers_hold_is_counted(managed: Server) -> None:
-    transport = RabbitMQTransport(f"amqp://127.0.0.1:{managed.port}/?management=true")
+async def test_what_workers_hold_is_counted(server: OwnServer) -> None:
+    transport = RabbitMQTransport(f"amqp://127.0.0.1:{server.port}/?management=true")
     await transport.connect()
     try:
         await transport.apply_topology(TOPOLOGY)
@@ -55,8 +41,8 @@ async def test_what_workers_hold_is_counted(managed: Server) -> None:
         await transport.disconnect()
 
 
-async def test_doctor_sees_the_cluster(managed: Server) -> None:
-    transport = RabbitMQTransport(f"amqp://127.0.0.1:{managed.port}/?management=true")
+async def test_doctor_sees_the_cluster(server: OwnServer) -> None:
+    transport = RabbitMQTransport(f"amqp://127.0.0.1:{server.port}/?management=true")
     await transport.connect()
     try:
         findings = {one.subject: one for one in await transport.examine()}
@@ -95,9 +81,9 @@ async def test_without_it_the_rest_works(
     assert bool(told) == (options != "management=true"), "what is not looked at, and why"
 
 
-async def test_a_wrong_password_is_no_more_than_not_knowing(managed: Server) -> None:
+async def test_a_wrong_password_is_no_more_than_not_knowing(server: OwnServer) -> None:
     address = read_address(RabbitMQAddress, "amqp://guest:wrong@127.0.0.1/?management=true")
-    assert await Management(address, "127.0.0.1", managed.port).nodes() is None
+    assert await Management(address, "127.0.0.1", server.port).nodes() is None
 
 
 async def test_somebody_else_on_the_port_is_not_told_the_password() -> None:
@@ -123,8 +109,8 @@ async def test_somebody_else_on_the_port_is_not_told_the_password() -> None:
         ("amqp://host?management=true", "http://host:15672"),
         ("amqp://host?management=http://other:1/", "http://other:1"),
         ("amqps://host", "https://host:15671"),
-        ("amqps://host?verify=false", None),
-        ("amqps://host?verify=false&management=true", "https://host:15671"),
+        ("amqps://host?tls_verify=false", None),
+        ("amqps://host?tls_verify=false&management=true", "https://host:15671"),
         ("amqps://host?management=false", None),
     ],
 )

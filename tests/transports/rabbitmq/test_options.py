@@ -32,7 +32,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     ca.touch()
     address = parse_url(
         "amqps://me:p%40ss@one,two:5673,[::1]:5674/my%2Fhost"
-        f"?heartbeat=5&send_timeout=2.5&window=10&cafile={ca}&verify=no&server_name=rabbit"
+        f"?heartbeat=5&send_timeout=2.5&window=10&tls_ca={ca}&tls_verify=no&tls_server_name=rabbit"
         "&delays=levels&delay_prefix=shop.delay&max_message_size=1000&connect_timeout=1"
         "&management=http://one:15672"
     )
@@ -56,10 +56,10 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         ("amqp://host?window=0", "window must be at least 1"),
         ("amqp://host?delays=plugins", "did you mean 'plugin'?"),
         ("amqp://host?delay_prefix=", "delay_prefix must not be empty"),
-        ("amqp://host?cafile=ca.pem", "there is no file"),
-        ("amqp://host?verify=no", "tls_verify needs TLS; write amqps://"),
+        ("amqp://host?tls_ca=ca.pem", "there is no file"),
+        ("amqp://host?tls_verify=no", "tls_verify needs TLS; write amqps://"),
         ("amqp://host?heartbeat=5&heartbeat=6", "duplicate option 'heartbeat'"),
-        ("amqps://host?verify=perhaps", "true or false"),
+        ("amqps://host?tls_verify=perhaps", "true or false"),
         ("amqp://host:port", "invalid host and port"),
         ("amqp://host:70000", "invalid host and port"),
         ("amqp://a,,b", "not a host and a port"),

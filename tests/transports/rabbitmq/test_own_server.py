@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
-from chaos.servers import Server
-from tests.support.brokers import broker_url
-from tests.support.rabbitmq import connections, ctl
+from tests.support.rabbitmq import connections
 from tests.support.raw_rabbitmq import RawRabbitMQ, field, long, properties, short
+from tests.transports.rabbitmq.conftest import OwnServer
 
 from matador.errors import (
     LeaseLostError,
@@ -31,30 +30,9 @@ from matador.model.topology import Topology, WorkQueue
 from matador.testing import wait_for
 from matador.transports.rabbitmq import RabbitMQTransport
 
-pytestmark = pytest.mark.xdist_group("rabbitmq-own")
-
 TOPOLOGY = Topology("own", queues=[WorkQueue("events", type="classic")])
 QUEUE = "own.events"
 LETTERS = "own.events.undeliverable"
-
-
-class OwnServer(Server):
-    """A server whose own tool can be used."""
-
-    def ctl(self, *arguments: str) -> None:
-        ctl(self, *arguments)
-
-    def url(self, user: str = "guest", password: str = "guest") -> str:
-        return f"amqp://{user}:{password}@127.0.0.1:{self.port}/"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[OwnServer]:
-    broker_url("rabbitmq")  # skips where there is none
-    server = OwnServer("rabbitmq")
-    server.start()
-    yield server
-    server.discard()
 
 
 @pytest.fixture

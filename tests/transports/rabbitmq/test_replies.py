@@ -62,7 +62,7 @@ async def test_answers_come_after_the_connection_was_lost(
     session: Any = transport._supervisor.connection
     session.publishing.cut()
     await wait_for(lambda: transport.state.status == "reconnecting")
-    await wait_for(lambda: transport.state.status == "connected", timeout=10)
+    await wait_for(lambda: transport.state.status == "connected")
     assert await ask(transport, queue, replies, "a") == b"aa"
 
 

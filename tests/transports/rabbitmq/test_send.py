@@ -16,7 +16,6 @@ from matador.errors import (
     SendUnconfirmedError,
     UnstorableError,
 )
-from matador.model.backoff import ReconnectBackoff
 from matador.model.message import Message
 from matador.model.topology import Topology
 from matador.testing import wait_for
@@ -165,7 +164,7 @@ async def test_a_connection_lost_while_sending_leaves_the_outcome_unknown(
 
 
 async def test_nothing_is_sent_while_there_is_no_connection(make: Make, namespace: str) -> None:
-    transport = make(backoff=ReconnectBackoff(base_delay=1.0, jitter=0.0))  # time to look
+    transport = make(reconnect_delay=2.0, reconnect_max_delay=2.0)  # time to look
     queue = await ready(transport, namespace)
     for connection in connections(transport):
         cut(connection)

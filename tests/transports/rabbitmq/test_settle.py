@@ -388,7 +388,7 @@ async def test_calls_end_with_their_connection_even_if_nobody_closes_the_channel
     reason = pika.exceptions.StreamLostError("cut")
     connection.lost.set_result(reason)  # as on_close says it; the channel itself hears nothing
     with pytest.raises(NotConnectedError):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
     assert closed == [reason]
 
 

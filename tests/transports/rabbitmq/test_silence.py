@@ -76,6 +76,9 @@ class Watcher:
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
         raise AssertionError("nothing may fall back here")
 
+    def dropped(self, queue: str, number: int) -> None:
+        raise AssertionError("nothing may be dropped here")
+
 
 async def test_a_half_open_connection_is_noticed_within_two_heartbeats(network: Network) -> None:
     transport = RabbitMQTransport(

@@ -41,7 +41,7 @@ def dead() -> Iterator[int]:
 
 
 async def test_messages_travel_encrypted(secure: str) -> None:
-    transport = RabbitMQTransport(f"{secure}?cafile={CERTIFICATE}")
+    transport = RabbitMQTransport(f"{secure}?tls_ca={CERTIFICATE}")
     await transport.connect()
     try:
         channel = await AmqpChannel.open(transport._supervisor.connection.consuming)
@@ -69,7 +69,7 @@ async def test_a_certificate_nobody_vouches_for_is_refused(secure: str) -> None:
 
 
 async def test_a_certificate_can_be_taken_on_trust(secure: str) -> None:
-    transport = RabbitMQTransport(f"{secure}?verify=false")
+    transport = RabbitMQTransport(f"{secure}?tls_verify=false")
     await transport.connect()
     assert transport.state.status == "connected"
     await transport.disconnect()
@@ -77,7 +77,7 @@ async def test_a_certificate_can_be_taken_on_trust(secure: str) -> None:
 
 async def test_files_that_are_not_there_or_hold_no_certificate_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no file '.*nowhere\.pem'"):
-        RabbitMQTransport(f"amqps://localhost:1?cafile={tmp_path / 'nowhere.pem'}")
+        RabbitMQTransport(f"amqps://localhost:1?tls_ca={tmp_path / 'nowhere.pem'}")
     (tmp_path / "empty.pem").write_text("nothing")
     transport = RabbitMQTransport(f"amqps://localhost:1?tls_ca={tmp_path / 'empty.pem'}")
     with pytest.raises(ConnectionFailedError, match="tls_ca"):

@@ -18,8 +18,9 @@ from matador.model.topology import (
     Topology,
     WorkQueue,
 )
-from matador.transports.rabbitmq import RabbitMQTransport
+from matador.transports.rabbitmq import RabbitMQTransport, upkeep
 from matador.transports.rabbitmq.declare import ArgumentDifference, difference_in
+from matador.transports.rabbitmq.topology import AmqpExchange
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 
@@ -160,6 +161,14 @@ async def test_a_fleet_with_queues_of_its_own_is_joined_whoever_comes_first(
                 "x-single-active-consumer": True,
             },
         )
+        retry = {
+            "x-dead-letter-exchange": f"{namespace}.exchange",
+            "x-dead-letter-routing-key": f"{namespace}.events",
+            "x-message-ttl": 1000,
+        }
+        declares(raw, f"{namespace}.events.retry", retry)
+        single = {"x-queue-type": "quorum", "x-dead-letter-routing-key": f"{namespace}.single"}
+        declares(raw, f"{namespace}.single.retry", {**retry, **single})
 
     if not we_first:
         fleet()
@@ -305,3 +314,29 @@ async def test_a_server_without_the_plugin_is_told_apart_without_harm(
     with pytest.raises(UnsupportedError, match="no delayed-message plugin"):
         await transport.apply_topology(Topology(namespace, queues=["events"]))
     assert transport.state.status == "connected"
+
+
+async def test_a_server_with_the_plugin_is_given_messages_with_their_delay(
+    make: Callable[..., RabbitMQTransport],
+    namespace: str,
+    raw: Raw,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The test server does not have the plugin: an exchange that waits for nothing stands in."""
+
+    def stand_in(name: str, type: str, arguments: dict[str, Any]) -> AmqpExchange:
+        assert (name, type) == (f"{namespace}.delayed", "x-delayed-message")
+        assert arguments == {"x-delayed-type": "direct"}
+        return AmqpExchange(name, "direct")
+
+    monkeypatch.setattr(upkeep, "AmqpExchange", stand_in)
+    transport = make()
+    await transport.connect()
+    await transport.apply_topology(Topology(namespace, queues=["events"]))
+    queue = f"{namespace}.events"
+    assert await transport.send([Message("m", queue, b"later", delay=60.5)]) == [None]
+    method, properties, body = raw.get(queue)
+    assert (method.exchange, method.routing_key, body) == (f"{namespace}.delayed", queue, b"later")
+    assert properties.headers["x-delay"] == 60_500
+    assert properties.expiration is None, "it takes no detour through queues that delay"
+    raw.channel.exchange_delete(f"{namespace}.delayed")

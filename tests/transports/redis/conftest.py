@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
-from tests.support.redis import OwnServer, forget_keys, plain_client
+from tests.support.own_redis import client, prefix, server
+from tests.support.redis import OwnServer, forget_keys
 
 from matador.model.topology import DeadLetters, Topology, WorkQueue
 from matador.testing.compliance.bench import Bench
 from matador.transports.redis import RedisListTransport, RedisTransport
+
+__all__ = ["client", "prefix", "server"]
 
 Open: TypeAlias = Callable[..., Any]
 OpenEither: TypeAlias = Callable[..., Awaitable["Keyed"]]
@@ -26,26 +28,6 @@ class Keyed(Bench):
 
     def key(self, queue: str | None = None) -> str:
         return self.transport._key(queue or self.name())
-
-
-@pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
-    own = OwnServer(tmp_path_factory.mktemp("redis"))
-    own.start()
-    yield own
-    own.stop()
-
-
-@pytest_asyncio.fixture
-async def client(server: OwnServer) -> AsyncIterator[Any]:
-    """A plain client: what anybody else sees of the server."""
-    async with plain_client(server.url) as client:
-        yield client
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"test-{uuid4().hex[:10]}"
 
 
 @pytest_asyncio.fixture

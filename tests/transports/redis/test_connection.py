@@ -93,7 +93,7 @@ async def test_killed_while_sending_each_send_has_a_named_outcome(
     stored = {body for body, outcome in outcomes.items() if outcome is None}
     assert len(outcomes) == 1000
     assert len(stored) > 500
-    await wait_for(lambda: is_back(bench), timeout=10)
+    await wait_for(lambda: is_back(bench))
     subscription = await bench.subscribe()
     found: list[str] = []
     while (await bench.transport.depth(bench.name())).total:
@@ -122,7 +122,7 @@ async def test_killed_while_consuming_nothing_is_lost_or_delivered_twice(
             kills += 1
             await kill_clients(client)
         settlements = [Complete(delivery.receipt) for delivery in deliveries]
-        await wait_for(lambda settlements=settlements: settled(bench, settlements), timeout=10)
+        await wait_for(lambda settlements=settlements: settled(bench, settlements))
     assert kills > 2
     # A lease of 30 s: whatever a cut connection swallowed came back at once, and uncounted.
     assert sorted(handled, key=int) == [str(number) for number in range(total)]
@@ -266,7 +266,7 @@ async def test_a_server_that_became_a_replica_is_left_for_its_primary(
             await wait_for(lambda: transport.state.status == "reconnecting")
     finally:
         await client.replicaof("NO", "ONE")
-    await wait_for(lambda: transport.state.status == "connected", timeout=10)
+    await wait_for(lambda: transport.state.status == "connected")
     assert "connected" in states.statuses
     await bench.complete(held)
     await transport.disconnect()

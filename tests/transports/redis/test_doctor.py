@@ -12,6 +12,7 @@ from matador import Matador, Schema
 from matador.cli.doctor import check_broker
 from matador.errors import NotConnectedError
 from matador.model.message import Finding
+from matador.observe.sources import Source
 from matador.transports.base import Examining
 from matador.transports.redis import RedisPubSubTransport, RedisTransport
 from matador.transports.redis_client.doctor import about_server
@@ -97,7 +98,7 @@ async def test_the_doctor_says_it(server: OwnServer, client: Any, prefix: str) -
     app = Matador(transport, schema=Schema())
     await client.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        checks = {check.name: check async for check in check_broker(app)}
+        checks = {check.name: check async for check in check_broker(Source("app", app))}
     finally:
         await client.config_set("maxmemory-policy", "noeviction")
     assert {name: check.status for name, check in checks.items()} == {

@@ -231,9 +231,11 @@ def test_content_that_is_not_ours_is_a_body(content: bytes) -> None:
 
 
 async def test_a_process_hears_what_anybody_publishes() -> None:
-    queue = pubsub.BroadcastQueue("q")
+    dropped: list[tuple[str, int]] = []
+    queue = pubsub.BroadcastQueue("q", lambda name, number: dropped.append((name, number)))
     queue.put(message_of("q", DEEP))
     assert [one.body for one in queue.take(1)] == [DEEP]
+    assert dropped == []
 
 
 # -- keys that are lost, or hold something else ----------------------------------------------------

@@ -91,7 +91,7 @@ async def test_a_message_moved_to_a_connection_that_was_cut_is_not_lost(
         if len(handled) % 100 == 0:
             await kill_clients(client)
         settlements = [Complete(one.receipt) for one in deliveries]
-        await wait_for(lambda settlements=settlements: _settled(bench, settlements), timeout=10)
+        await wait_for(lambda settlements=settlements: _settled(bench, settlements))
     assert sorted(map(int, handled)) == list(range(500))
 
 

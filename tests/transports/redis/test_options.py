@@ -159,7 +159,7 @@ def test_every_option_works_in_the_address_and_as_a_keyword() -> None:
 def test_other_spellings_of_tls_options_work(tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     ca.touch()
-    other = redis_address(f"rediss://h?cafile={ca}&verify=no")
+    other = redis_address(f"rediss://h?tls_ca={ca}&tls_verify=no")
     assert other == redis_address(f"rediss://h?tls_ca={ca}&tls_verify=false")
 
 

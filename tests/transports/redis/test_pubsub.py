@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias, cast
 
@@ -12,14 +13,13 @@ import pytest_asyncio
 from tests.support.redis import OwnServer
 from tests.transports.redis.test_connection import kill_clients
 
-from matador.errors import DelaysNotSupportedError
-from matador.model.message import Retry
+from matador.model.message import DeadLetter, Retry
 from matador.model.topology import Topology
 from matador.testing import wait_for
 from matador.testing.compliance.bench import Bench, bodies
 from matador.testing.compliance.connection import StateRecorder
 from matador.transports import transport_from_url
-from matador.transports.redis import RedisPubSubTransport, pubsub
+from matador.transports.redis import RedisListTransport, RedisPubSubTransport, pubsub
 
 pytestmark = pytest.mark.broker
 
@@ -48,7 +48,13 @@ def test_the_address_asks_for_pubsub_and_promises_little() -> None:
     assert isinstance(transport, RedisPubSubTransport)
     can = transport.capabilities
     assert can.delivery_modes == {"at-most-once"}
-    assert (can.durable, can.delays, can.dead_letters, can.lease) == (False, False, "none", None)
+    assert (can.durable, can.delays, can.dead_letters, can.lease) == (
+        False,
+        False,
+        "manual",
+        None,
+    )
+    assert can.delays_retries
 
 
 async def test_every_process_hears_it_and_each_handles_it_once(open_pubsub: OpenPubSub) -> None:
@@ -76,13 +82,41 @@ async def test_a_retry_stays_in_the_process(open_pubsub: OpenPubSub) -> None:
     await first.send("a")
     delivery = await first.receive_one(mine)
     await second.receive_one(theirs)
-    (outcome,) = await first.transport.settle(
-        [Retry(delivery.receipt, first.message("later", delay=1))]
-    )
-    assert isinstance(outcome, DelaysNotSupportedError)
     await first.settle(Retry(delivery.receipt, first.message("again")))
-    assert bodies([await first.receive_one(mine)]) == ["again"]
+    again = await first.receive_one(mine)
+    assert bodies([again]) == ["again"]
+    began = time.monotonic()
+    await first.settle(Retry(again.receipt, first.message("later", delay=0.2)))
+    assert bodies([await first.receive_one(mine)]) == ["later"]
+    assert time.monotonic() - began >= 0.19
     await second.nothing_comes(theirs)
+
+
+async def test_a_retry_that_waits_when_nobody_listens_any_more_is_logged(
+    open_pubsub: OpenPubSub, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = await open_pubsub()
+    subscription = await bench.subscribe()
+    await bench.send("a")
+    delivery = await bench.receive_one(subscription)
+    await bench.settle(Retry(delivery.receipt, bench.message("later", delay=60)))
+    await subscription.close()
+    assert "messages dropped: 1" in caplog.text
+
+
+async def test_dead_letters_are_lists(
+    open_pubsub: OpenPubSub, server: OwnServer, prefix: str
+) -> None:
+    bench, other = await open_pubsub(), await open_pubsub()
+    mine, theirs = await bench.subscribe(), await other.subscribe()
+    await bench.send("a")
+    for place, subscription in ((bench, mine), (other, theirs)):
+        delivery = await place.receive_one(subscription)
+        await place.settle(DeadLetter(delivery.receipt, "undeliverable", "broken"))
+    lists = RedisListTransport(server.url, prefix=prefix)
+    await lists.connect()
+    assert (await lists.depth(bench.dead_letters())).ready == 2, "one of each process"
+    await lists.disconnect()
 
 
 async def test_it_listens_again_after_a_cut(open_pubsub: OpenPubSub, client: Any) -> None:

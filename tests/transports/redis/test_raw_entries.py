@@ -180,6 +180,6 @@ async def test_what_somebody_else_publishes_is_published_among_the_dead_letters(
     async with running(transport, delivery="at-most-once") as run:
         await run.mix(RawPubSub(server.url, prefix=prefix))
         await run.finish()
-        await wait_for(lambda: len(heard) == len(run.written), timeout=20)
+        await wait_for(lambda: len(heard) == len(run.written))
     await listener.disconnect()
     await asyncio.gather(*listening)

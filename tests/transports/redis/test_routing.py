@@ -184,6 +184,6 @@ async def test_replies_come_after_the_connection_was_lost(
         except MatadorError:
             return False
 
-    await wait_for(answered, timeout=15)
+    await wait_for(answered)
     async with asyncio.timeout(10):
         assert (await replies.receive(10))[0].body == b"1"

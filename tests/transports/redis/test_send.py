@@ -154,7 +154,7 @@ async def test_several_watches_let_each_message_in_once(open_bench: Open) -> Non
             await benches[number].complete(deliveries)
 
     consuming = [asyncio.create_task(consume(number)) for number in range(4)]
-    await wait_for(lambda: len(received) >= 1000, timeout=10)
+    await wait_for(lambda: len(received) >= 1000)
     for subscription in subscriptions:
         await subscription.close()
     await asyncio.gather(*consuming)

@@ -289,7 +289,7 @@ async def test_a_full_server_is_connected_again_and_room_is_made(
     held = await bench.receive(await bench.subscribe(), 2)
     async with full(client):
         await kill_clients(client)
-        await wait_for(lambda: is_up(bench), timeout=10)
+        await wait_for(lambda: is_up(bench))
         assert list(await bench.transport.settle([Complete(one.receipt) for one in held])) == [
             None,
             None,

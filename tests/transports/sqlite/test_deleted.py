@@ -61,7 +61,7 @@ async def test_a_waiting_worker_notices_and_makes_it_again(
     receiving = await waiting(transport, subscription)
     with caplog.at_level(logging.WARNING):
         by_hand(file, "DELETE FROM queues WHERE name = 't.q'")
-        await wait_for(lambda: queues(file) == before, timeout=5)
+        await wait_for(lambda: queues(file) == before)
     assert "queue t.q was deleted; creating it again" in caplog.text
     sender = await connect(TOPOLOGY)
     assert await sender.send([make()]) == [None]

@@ -24,7 +24,7 @@ from matador.transports.sqlite import SqliteTransport
 
 async def receive(transport: SqliteTransport, limit: int = 10) -> Sequence[Delivery]:
     subscription = await transport.subscribe("t.q", prefetch=limit)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         deliveries = await subscription.receive(limit)
     await subscription.close()
     return deliveries

@@ -166,7 +166,7 @@ async def test_an_error_while_sweeping_holds_up_nobody(
                     return False  # just now it tries again
                 return True
 
-            await wait_for(locked, timeout=10)
+            await wait_for(locked)
             assert other.execute("SELECT count(*) FROM messages").fetchone() == (1,)
     assert await transport.send([make()]) == [None]
     await wait_for(lambda: b"letter" not in stored(file), timeout=10, message="the next sweep")

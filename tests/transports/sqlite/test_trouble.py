@@ -92,14 +92,15 @@ class TestOpening:
         assert isinstance(error, StorageCorruptError)
         assert "another application" in str(error)
 
-    async def test_a_newer_schema(self, file: Path, connect: Open) -> None:
+    @pytest.mark.parametrize("version", [0, 2, 99])
+    async def test_another_schema(self, file: Path, connect: Open, version: int) -> None:
         await (await connect()).disconnect()
         connection = sqlite3.connect(file)
-        connection.execute("PRAGMA user_version = 99")
+        connection.execute(f"PRAGMA user_version = {version}")
         connection.close()
         error = await refusal(file)
         assert isinstance(error, ConnectionFailedError)
-        assert "upgrade matador-events" in str(error)
+        assert f"has schema version {version}, and this release reads version 1 only" in str(error)
 
     async def test_it_works_once_the_cause_is_gone(self, tmp_path: Path) -> None:
         transport = SqliteTransport(tmp_path / "later" / "queue.db")
@@ -113,9 +114,9 @@ class TestOpening:
 
 def recovering(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Another process is at work on the log: SQLite says so at once instead of waiting."""
-    check, left = database._check_owner, [0] * times
+    check, left = database._has_tables, [0] * times
 
-    def busy(connection: sqlite3.Connection, path: Path) -> int:
+    def busy(connection: sqlite3.Connection, path: Path) -> bool:
         if left:
             left.pop()
             error = sqlite3.OperationalError("database is locked")
@@ -123,7 +124,7 @@ def recovering(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
             raise error
         return check(connection, path)
 
-    monkeypatch.setattr(database, "_check_owner", busy)
+    monkeypatch.setattr(database, "_has_tables", busy)
 
 
 def test_a_file_that_others_are_opening_is_waited_for(

@@ -45,7 +45,7 @@ async def test_what_comes_between_an_empty_claim_and_the_wait_is_noticed(
     assert await sender.send([make()]) == [None]  # another process, as far as the file can tell
     await wait_for(lambda: watcher._version != seen)  # on behalf of the other queue
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         (delivery,) = await late.receive(1)
     assert delivery.body == b"1"
     waiting.cancel()

@@ -177,7 +177,7 @@ async def test_a_redrive_policy_is_the_safety_net(
     async def moved() -> bool:
         return (await transport.depth(letters)).ready == 1
 
-    await wait_for(moved, timeout=10)
+    await wait_for(moved)
     await subscription.close()
     assert await waiting == ()
 
