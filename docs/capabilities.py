@@ -41,6 +41,7 @@ ROWS = {
     "keep": "`remove_on_complete`, `remove_on_fail`",
     "retry": "`queue.retry`",
     "remove": "`queue.remove`",
+    "cancel": "`queue.cancel`, `handle.cancel`",
     "pause": "`queue.pause`",
     "delete": "`queue.delete`",
     "unique": "`unique`",

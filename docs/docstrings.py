@@ -1,6 +1,6 @@
 """Adapts our docstrings for mkdocstrings.
 
-mkdocstrings recognises doctests only in sections called ``Examples:``, not ``Example:``.
+mkdocstrings recognizes doctests only in sections called ``Examples:``, not ``Example:``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from matador import Envelope, Hooks, Matador, Schema, event, subscriber
-from matador.events.hooks import EnqueueSuccess, TransportFallback
+from matador import Envelope, Hooks, Matador, Schema, Sent, TransportFallback, event, subscriber
 from matador.testing import wait_for
 from matador.transports import MultiTransport, SqliteTransport
 
@@ -29,7 +28,7 @@ class Report(Hooks):
     def on_transport_fallback(self, event: TransportFallback) -> None:
         print(f"{event.failed} failed, {event.next} takes the message")
 
-    def on_enqueue_success(self, event: EnqueueSuccess) -> None:
+    def on_enqueue_success(self, event: Sent) -> None:
         print(f"order {event.envelope.data.order_id} is stored")
 
 

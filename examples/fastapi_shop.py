@@ -40,7 +40,7 @@ async def health(producer: Producer, response: Response) -> dict[str, str]:
     found = producer.health()
     if found.status != "healthy":
         response.status_code = 503
-    return {"status": found.status, "connection": found.connection.status}
+    return {"status": found.status, "connection": found.connection_state}
 
 
 # --8<-- [end:routes]

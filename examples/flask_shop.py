@@ -1,18 +1,11 @@
 """A Flask service that sends events: flask --app flask_shop run"""
 
 # --8<-- [start:flask]
-import atexit
-
 from flask import Flask, request
 from shop import OrderPlaced, app
 
 web = Flask(__name__)
-producer = app.producer().sync()  # for code without an event loop; any thread may use it
-
-
-@web.before_request
-def connect() -> None:
-    producer.start()  # only the first call connects
+producer = app.producer().sync()  # connects on first use; any thread may use it
 
 
 @web.post("/orders")
@@ -24,9 +17,9 @@ def place_order() -> tuple[dict[str, int], int]:
 
 @web.get("/health")
 def health() -> tuple[dict[str, str], int]:
-    found = producer.app.health()
+    producer.start()  # does nothing if it is connected
+    found = producer.health()
     return {"status": found.status}, 200 if found.status == "healthy" else 503
 
 
-atexit.register(producer.shutdown)
 # --8<-- [end:flask]

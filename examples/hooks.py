@@ -5,8 +5,19 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from matador import Context, Envelope, Hooks, Matador, Schema, event, subscriber
-from matador.events.hooks import EnqueueSuccess, Proceed, Processing, WorkerError, WorkerSuccess
+from matador import (
+    Attempt,
+    Context,
+    Envelope,
+    Hooks,
+    Matador,
+    Received,
+    Schema,
+    Sent,
+    event,
+    subscriber,
+)
+from matador.runtime.hooks import Proceed
 from matador.testing import wait_for
 
 
@@ -30,13 +41,13 @@ class Metrics(Hooks):
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    def on_enqueue_success(self, event: EnqueueSuccess) -> None:
+    def on_enqueue_success(self, event: Sent) -> None:
         self.counts["sent"] += 1
 
-    def on_worker_success(self, event: WorkerSuccess) -> None:
+    def on_worker_success(self, event: Attempt) -> None:
         self.counts["handled"] += 1
 
-    async def on_worker_error(self, event: WorkerError) -> None:
+    async def on_worker_error(self, event: Attempt) -> None:
         self.counts["failed"] += 1
         if event.subscriber is not None and event.subscriber.importance == "must-investigate":
             print(f"page somebody: {event.error} ({type(event.decision).__name__})")
@@ -45,8 +56,8 @@ class Metrics(Hooks):
 class Tracing(Hooks):
     """Wraps the processing of each message, as an APM agent does."""
 
-    async def on_worker_wrap(self, event: Processing, proceed: Proceed) -> None:
-        print(f"span opened: {event.subscriber.name}, trace {event.envelope.docket.correlation_id}")
+    async def on_worker_wrap(self, event: Received, proceed: Proceed) -> None:
+        print(f"span opened: {event.receiver}, trace {event.correlation_id}")
         await proceed()
 
     def load_universal_metadata(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from matador import (
     event,
     subscriber,
 )
-from matador.events.dead_letters import Selection
+from matador.runtime.dead_letters import Selection
 from matador.testing import wait_for
 from matador.transports import MemoryTransport
 
@@ -85,7 +85,7 @@ async def main() -> None:
         await app.send(OrderPlaced("1", amount=0))
         await wait_for(nothing_is_left, message="the queue to be empty")
         await show_dead_letters()
-        await app.stop_receiving()
+        await app.pause()
         await bring_back("charge")
 
 

@@ -62,7 +62,7 @@ def place_order(form: dict[str, str]) -> tuple[int, str]:
 
 
 def main() -> None:
-    with shop:  # in a server: shop.start() at startup, shop.shutdown() at exit
+    with shop:  # disconnects at the end; in a server, the end of the process does
         print(place_order({"order_id": "1", "amount": "5", "request_id": "request-9"}))
     with app.sync() as worker:  # usually another process: matador worker sync_code.py
         filed.wait(10)

@@ -73,7 +73,7 @@ async def _jobs(shop: Any) -> None:
 PAGES = {
     "overview": "/?period=15m",
     "queues": "/queues",
-    "events": "/events",
+    "handlers": "/handlers",
     "jobs": "/jobs",
     "dead-letters": "/dead-letters",
     "workers": "/workers",
@@ -100,14 +100,14 @@ async def _redrive(url: str) -> str:
     """Redrive a few letters, and find the path of another one."""
     async with browser() as chromium:
         page = await chromium.new_page()
-        await page.goto(f"{url}/dead-letters?event=order.shipped")
+        await page.goto(f"{url}/dead-letters?name=order.shipped")
         boxes = page.locator("input[name=letter]")
         for at in range(3):
             await boxes.nth(at).check()
         await page.get_by_role("button", name="Redrive…").last.click()
         await page.get_by_role("button", name=re.compile("Redrive 3")).click()
         await page.get_by_text("3 of 3 redriven").wait_for(timeout=30_000)
-        await page.goto(f"{url}/dead-letters?subscriber=charge&error=bank")
+        await page.goto(f"{url}/dead-letters?receiver=charge&error=bank")
         link = await page.locator("td.name a").first.get_attribute("href")
         assert link is not None
         return link

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 class Palette(NamedTuple):
-    """The colours of a page: text, quieter text, lines, and pairs of fill and edge."""
+    """The colors of a page: text, quieter text, lines, and pairs of fill and edge."""
 
     text: str
     quiet: str
@@ -63,7 +63,7 @@ class Drawing:
     def __init__(self, width: int, height: int, title: str, palette: Palette) -> None:
         self.size = (width, height)
         self.title = title
-        self.colours = palette
+        self.colors = palette
         self.parts: list[str] = []
 
     def text(
@@ -77,9 +77,9 @@ class Drawing:
         bold: bool = False,
         mono: bool = False,
         anchor: str = "middle",
-        colour: str | None = None,
+        color: str | None = None,
     ) -> None:
-        fill = colour or (self.colours.quiet if quiet else self.colours.text)
+        fill = color or (self.colors.quiet if quiet else self.colors.text)
         weight = ' font-weight="600"' if bold else ""
         family = f' font-family="{MONO}"' if mono else ""
         self.parts.append(
@@ -118,10 +118,10 @@ class Drawing:
                 mono=mono and not first,
             )
 
-    def arrow(self, path: str, *, dashed: bool = False, colour: str | None = None) -> None:
+    def arrow(self, path: str, *, dashed: bool = False, color: str | None = None) -> None:
         """A line with a head at its end."""
         dash = ' stroke-dasharray="5 4"' if dashed else ""
-        stroke = colour or self.colours.line
+        stroke = color or self.colors.line
         name = "head" + stroke[1:]
         self.parts.append(
             f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="1.7" '
@@ -131,11 +131,11 @@ class Drawing:
     def svg(self) -> str:
         """The picture."""
         width, height = self.size
-        colours = sorted({c for pair in self.colours[3:] for c in pair} | {self.colours.line})
+        colors = sorted({c for pair in self.colors[3:] for c in pair} | {self.colors.line})
         heads = "".join(
             f'<marker id="head{c[1:]}" viewBox="0 0 10 10" refX="8.5" refY="5" markerWidth="7" '
             f'markerHeight="7" orient="auto"><path d="M0 1 L9 5 L0 9 z" fill="{c}"/></marker>'
-            for c in colours
+            for c in colors
             if f"#head{c[1:]})" in "".join(self.parts)
         )
         body = "\n".join(self.parts)
@@ -204,10 +204,10 @@ def architecture(palette: Palette) -> Drawing:
     d.text(226, 229, "call", size=11.5, quiet=True)
     d.arrow("M330 268 V318")
     d.text(322, 298, "raised", size=11.5, quiet=True, anchor="end")
-    d.arrow("M440 322 C440 276 492 274 544 240", colour=c.warn[1])
-    d.text(434, 298, "retry later", size=11.5, colour=c.warn[1], anchor="end")
-    d.arrow("M468 345 C508 345 508 305 544 305", colour=c.bad[1])
-    d.text(494, 366, "give up", size=11.5, colour=c.bad[1])
+    d.arrow("M440 322 C440 276 492 274 544 240", color=c.warn[1])
+    d.text(434, 298, "retry later", size=11.5, color=c.warn[1], anchor="end")
+    d.arrow("M468 345 C508 345 508 305 544 305", color=c.bad[1])
+    d.text(494, 366, "give up", size=11.5, color=c.bad[1])
     # hooks
     d.box(
         20,
@@ -261,7 +261,7 @@ def message(palette: Palette) -> Drawing:
         (703, "invalid", "payload"),
     ]
     for x, *lines in labels:
-        d.arrow(f"M{x} 98 V186", colour=c.bad[1])
+        d.arrow(f"M{x} 98 V186", color=c.bad[1])
         for row, line in enumerate(lines):
             d.text(x + 8, 130 + row * 15, line, size=11.5, quiet=True, anchor="start")
     d.box(
@@ -273,17 +273,17 @@ def message(palette: Palette) -> Drawing:
         "dead letter",
         "undeliverable or unhandled, with the reason; the raw bytes are kept",
     )
-    d.arrow("M859 98 V186", colour=c.good[1])
+    d.arrow("M859 98 V186", color=c.good[1])
     d.text(867, 130, "returned", size=11.5, quiet=True, anchor="start")
     d.box(796, 190, 126, 52, c.good, "complete", "and removed")
-    d.arrow("M817 98 C817 150 790 160 790 212 V300 H770", colour=c.warn[1])
+    d.arrow("M817 98 C817 150 790 160 790 212 V300 H770", color=c.warn[1])
     d.text(809, 130, "failed", size=11.5, quiet=True, anchor="end")
     d.box(560, 276, 206, 52, c.core, "retry policy", "attempts, error, idempotent?")
-    d.arrow("M620 276 V246", colour=c.bad[1])
+    d.arrow("M620 276 V246", color=c.bad[1])
     d.text(628, 264, "give up", size=11.5, quiet=True, anchor="start")
     d.box(292, 276, 206, 52, c.warn, "retry", "stored with its delay")
-    d.arrow("M560 302 H502", colour=c.warn[1])
-    d.arrow("M292 302 C120 302 78 260 78 102", colour=c.warn[1])
+    d.arrow("M560 302 H502", color=c.warn[1])
+    d.arrow("M292 302 C120 302 78 260 78 102", color=c.warn[1])
     d.text(214, 322, "delivered again", size=11.5, quiet=True)
     d.text(
         480,
@@ -355,21 +355,21 @@ def rabbitmq(palette: Palette) -> Drawing:
     d.arrow("M390 71 H436")
     d.arrow("M650 71 H776")
     d.text(713, 62, "deliver", size=11.5, quiet=True)
-    d.arrow("M95 102 C95 190 150 222 216 222", colour=c.warn[1])
-    d.text(96, 206, "with a delay", size=11.5, colour=c.warn[1])
-    d.arrow("M612 204 C612 150 564 140 550 106", colour=c.warn[1])
-    d.text(612, 144, "when due", size=11.5, colour=c.warn[1], anchor="start")
-    d.arrow("M830 102 C830 190 740 222 654 222", colour=c.warn[1])
-    d.text(748, 234, "retry later", size=11.5, colour=c.warn[1], anchor="start")
-    d.arrow("M890 102 V316", colour=c.bad[1])
-    d.text(882, 150, "give up", size=11.5, colour=c.bad[1], anchor="end")
-    d.arrow("M780 340 C740 340 720 330 674 328", colour=c.bad[1])
-    d.arrow("M780 358 C740 360 720 382 674 384", colour=c.bad[1])
-    d.arrow("M636 102 C690 150 690 250 776 336", dashed=True, colour=c.bad[1])
+    d.arrow("M95 102 C95 190 150 222 216 222", color=c.warn[1])
+    d.text(96, 206, "with a delay", size=11.5, color=c.warn[1])
+    d.arrow("M612 204 C612 150 564 140 550 106", color=c.warn[1])
+    d.text(612, 144, "when due", size=11.5, color=c.warn[1], anchor="start")
+    d.arrow("M830 102 C830 190 740 222 654 222", color=c.warn[1])
+    d.text(748, 234, "retry later", size=11.5, color=c.warn[1], anchor="start")
+    d.arrow("M890 102 V316", color=c.bad[1])
+    d.text(882, 150, "give up", size=11.5, color=c.bad[1], anchor="end")
+    d.arrow("M780 340 C740 340 720 330 674 328", color=c.bad[1])
+    d.arrow("M780 358 C740 360 720 382 674 384", color=c.bad[1])
+    d.arrow("M636 102 C690 150 690 250 776 336", dashed=True, color=c.bad[1])
     d.text(748, 268, "by the broker: expired,", size=11.5, quiet=True, anchor="start")
     d.text(756, 283, "over a limit,", size=11.5, quiet=True, anchor="start")
     d.text(764, 298, "too many deliveries", size=11.5, quiet=True, anchor="start")
-    d.arrow("M310 280 V302", colour=c.bad[1])
+    d.arrow("M310 280 V302", color=c.bad[1])
     d.arrow("M140 306 C150 200 250 160 280 106", dashed=True)
     d.text(
         480,
@@ -417,24 +417,123 @@ def redis(palette: Palette) -> Drawing:
     d.box(780, 236, 160, 62, c.yours, "worker B", "claims messages whose", "lease has expired")
     d.arrow("M170 120 H440")
     d.text(300, 112, "store", size=11.5, quiet=True)
-    d.arrow("M95 158 C95 210 160 221 240 221", colour=c.warn[1])
-    d.text(92, 214, "with a delay", size=11.5, colour=c.warn[1])
-    d.arrow("M340 190 C350 150 390 142 440 140", colour=c.warn[1])
-    d.text(356, 152, "when due", size=11.5, colour=c.warn[1], anchor="end")
+    d.arrow("M95 158 C95 210 160 221 240 221", color=c.warn[1])
+    d.text(92, 214, "with a delay", size=11.5, color=c.warn[1])
+    d.arrow("M340 190 C350 150 390 142 440 140", color=c.warn[1])
+    d.text(356, 152, "when due", size=11.5, color=c.warn[1], anchor="end")
     d.arrow("M696 120 H776")
     d.text(748, 112, "read", size=11.5, quiet=True)
-    d.arrow("M780 146 C740 160 740 240 700 248", colour=c.good[1])
-    d.text(752, 190, "done", size=11.5, colour=c.good[1], anchor="start")
-    d.arrow("M890 158 V232", dashed=True, colour=c.bad[1])
-    d.text(882, 196, "A dies", size=11.5, colour=c.bad[1], anchor="end")
-    d.arrow("M820 298 C810 330 760 344 700 344", colour=c.bad[1])
-    d.text(790, 350, "give up", size=11.5, colour=c.bad[1], anchor="start")
+    d.arrow("M780 146 C740 160 740 240 700 248", color=c.good[1])
+    d.text(752, 190, "done", size=11.5, color=c.good[1], anchor="start")
+    d.arrow("M890 158 V232", dashed=True, color=c.bad[1])
+    d.text(882, 196, "A dies", size=11.5, color=c.bad[1], anchor="end")
+    d.arrow("M820 298 C810 330 760 344 700 344", color=c.bad[1])
+    d.text(790, 350, "give up", size=11.5, color=c.bad[1], anchor="start")
     d.text(
         480,
         424,
         "Each outcome is one script: it stores the retry or dead letter and removes the original.",
         size=12.5,
         quiet=True,
+    )
+    return d
+
+
+def pipeline(palette: Palette) -> Drawing:
+    """The parts of the runtime that all five ways in share."""
+    d = Drawing(
+        960,
+        520,
+        "Events, jobs, RPC, pub/sub and channels share one runtime: it sends through an outbox, "
+        "takes each delivery through one pipeline, tells hooks what happened, and is started and "
+        "shut down as a service. Transports send, receive and settle batches.",
+        palette,
+    )
+    c = palette
+    d.text(480, 24, "A WAY IN: A WIRE FORMAT AND A FEW FUNCTIONS", size=11, quiet=True, bold=True)
+    for number, (name, what) in enumerate(
+        [
+            ("events", "one message per subscriber"),
+            ("jobs", "states, results"),
+            ("rpc", "replies"),
+            ("pubsub", "routing keys"),
+            ("channels", "consumer classes"),
+        ]
+    ):
+        x = 20 + number * 186
+        d.box(x, 38, 176, 50, c.yours, name, what)
+        d.arrow(f"M{x + 88} 88 V118")
+    d.parts.append(
+        f'<rect x="20" y="122" width="920" height="304" rx="12" fill="none" '
+        f'stroke="{c.core[1]}" stroke-width="1.4"/>'
+    )
+    d.text(480, 144, "runtime", size=13.5, bold=True)
+    rows: list[tuple[str, tuple[str, str], list[tuple[str, str]]]] = [
+        (
+            "send",
+            c.plain,
+            [
+                ("encode", "the way in"),
+                ("circuit breaker", "optional"),
+                ("buffer", "during an outage"),
+                ("coalesce", "concurrent sends"),
+                ("confirm", "by the broker"),
+            ],
+        ),
+        (
+            "receive",
+            c.core,
+            [
+                ("read", "decode, find handler"),
+                ("admit", "may it run?"),
+                ("run", "your function"),
+                ("decide", "retry policy"),
+                ("settle", "in batches"),
+            ],
+        ),
+        (
+            "tell",
+            c.good,
+            [
+                ("Sent, Attempt", "in batches"),
+                ("journal, history", "hooks"),
+                ("metrics, traces", "hooks"),
+                ("job events", "a hook"),
+                ("your Hooks", "per message"),
+            ],
+        ),
+        (
+            "live",
+            c.plain,
+            [
+                ("start", "connect, create queues"),
+                ("pause, resume", "receiving"),
+                ("shutdown", "in bounded time"),
+                ("health()", "Health"),
+                ("metrics()", "Metrics"),
+            ],
+        ),
+    ]
+    for row, (name, kind, parts) in enumerate(rows):
+        y = 158 + row * 66
+        d.text(40, y + 30, name, size=13.5, bold=True, anchor="start")
+        for number, (part, what) in enumerate(parts):
+            x = 116 + number * 164
+            d.box(x, y, 148, 50, kind, part, what)
+            if number and name in ("send", "receive"):
+                d.arrow(f"M{x - 16} {y + 25} H{x - 4}")
+    d.arrow("M320 426 V456")
+    d.text(330, 445, "send, settle", size=11.5, quiet=True, anchor="start")
+    d.arrow("M640 456 V430")
+    d.text(650, 445, "receive", size=11.5, quiet=True, anchor="start")
+    d.box(
+        20,
+        460,
+        920,
+        50,
+        c.store,
+        "transports",
+        "send(batch) · receive(batch) · settle(batch) · declared abilities",
     )
     return d
 
@@ -457,62 +556,57 @@ HOUSE = {
     "dashboard": Room(720, 74, 215, "yours", "the web page"),
     "catalog": Room(755, 146, 180, "good", "AsyncAPI, compatibility"),
     "spark": Room(420, 130, 230, "good", "tables, replays, workers"),
-    "observe": Room(420, 216, 230, "good", "journal, history, metrics"),
+    "observe": Room(420, 216, 230, "good", "hooks: journal, metrics …"),
     "charts": Room(150, 232, 126, "good", "drawn as SVG"),
-    "storage": Room(150, 440, 130, "store", "folders, S3 …"),
-    "events": Room(150, 302, 250, "core", "schema, fan-out, application"),
-    "jobs": Room(430, 302, 116, "core", "run this later"),
-    "channels": Room(755, 216, 180, "core", "consumers as classes"),
-    "rpc": Room(560, 302, 180, "core", "call this, wait for it"),
-    "pubsub": Room(755, 302, 180, "core", "tell whoever listens"),
-    "messages": Room(560, 392, 375, "core", "plain messages: send, check, acknowledge"),
-    "runtime": Room(430, 492, 505, "core", "receive, run a handler, settle, shut down"),
-    "codec": Room(150, 592, 170, "plain", "envelopes and bytes"),
-    "policy": Room(350, 592, 190, "plain", "retry and admission"),
-    "transports": Room(570, 592, 365, "store", "one protocol, one package per broker"),
-    "model": Room(150, 678, 785, "plain", "immutable values: messages, events, topology"),
-    "errors": Room(150, 764, 785, "plain", "the error tree"),
+    "storage": Room(150, 412, 130, "store", "folders, S3 …"),
+    "events": Room(150, 312, 180, "core", "schema, fan-out"),
+    "jobs": Room(350, 312, 120, "core", "run this later"),
+    "rpc": Room(490, 312, 140, "core", "call, and wait"),
+    "pubsub": Room(650, 312, 130, "core", "by routing key"),
+    "channels": Room(800, 312, 135, "core", "consumer classes"),
+    "runtime": Room(310, 412, 625, "core", "pipeline, facts and hooks, Service, Outbox"),
+    "codec": Room(150, 512, 170, "plain", "envelopes and bytes"),
+    "policy": Room(350, 512, 190, "plain", "every decision"),
+    "transports": Room(570, 512, 365, "store", "one protocol, one package per broker"),
+    "model": Room(150, 598, 785, "plain", "immutable values: messages, events, topology"),
+    "errors": Room(150, 684, 785, "plain", "the error tree"),
 }
 """Every top-level package. ``tests/docs/test_house.py`` compares it with the code."""
 
 IMPORTS = {
-    ("testing", "events"): "M290 94 V298",
+    ("testing", "events"): "M290 94 V308",
+    ("testing", "jobs"): "M352 94 V216 C352 280 374 290 386 308",
+    ("testing", "rpc"): "M360 94 V216 C360 300 516 276 526 308",
+    ("testing", "pubsub"): "M368 94 V224 C368 300 560 284 640 286 C684 288 690 296 692 308",
+    ("testing", "channels"): "M376 94 V230 C376 300 560 276 680 276 C800 276 832 286 838 308",
     ("cli", "spark"): "M535 94 V126",
     ("cli", "dashboard"): "M650 64 C680 64 690 90 716 95",
-    ("dashboard", "spark"): "M740 124 C736 142 700 152 654 152",
-    ("observe", "charts"): "M420 254 C380 266 330 268 280 262",
-    ("observe", "storage"): "M430 266 C420 296 300 292 160 292 C132 292 136 380 136 420 V440 "
-    "C136 460 138 465 146 465",
-    ("storage", "model"): "M150 480 C136 484 136 520 136 560 V680 C136 698 138 703 146 703",
-    ("django", "cli"): "M220 34 C260 6 480 6 515 40",
     ("cli", "catalog"): "M650 84 C700 92 710 150 751 166",
-    ("catalog", "model"): "M935 171 C950 171 950 230 950 420 C950 640 950 703 939 703",
-    ("cli", "channels"): "M650 92 C712 120 700 220 751 236",
+    ("django", "cli"): "M220 34 C260 6 480 6 515 40",
+    ("dashboard", "spark"): "M740 124 C736 142 700 152 654 152",
+    ("catalog", "model"): "M935 171 C950 171 950 230 950 420 C950 560 950 623 939 623",
     ("spark", "observe"): "M535 180 V212",
-    ("observe", "events"): "M420 241 C360 241 330 262 330 298",
-    ("events", "codec"): "M306 352 V588",
-    ("events", "policy"): "M364 352 V588",
-    ("events", "runtime"): "M390 352 C390 496 396 517 426 517",
-    ("testing", "jobs"): "M352 94 V216 C352 280 404 286 438 299",
-    ("cli", "jobs"): "M642 94 C724 150 722 282 630 283 C570 284 522 280 516 298",
-    ("spark", "jobs"): "M420 160 C384 172 384 282 456 298",
-    ("observe", "jobs"): "M480 266 V298",
-    ("observe", "rpc"): "M640 266 V298",
-    ("observe", "pubsub"): "M650 252 C710 258 780 272 796 298",
-    ("jobs", "runtime"): "M500 352 V488",
-    ("jobs", "policy"): "M452 352 C412 410 412 500 418 588",
-    ("jobs", "codec"): "M440 352 C340 420 268 480 262 588",
-    ("channels", "pubsub"): "M845 266 V298",
-    ("rpc", "messages"): "M650 352 V388",
-    ("pubsub", "messages"): "M845 352 V388",
-    ("messages", "codec"): "M560 417 C450 430 300 480 282 588",
-    ("messages", "runtime"): "M748 442 V488",
-    ("runtime", "transports"): "M752 542 V588",
-    ("runtime", "policy"): "M480 542 V588",
-    ("codec", "model"): "M235 642 V674",
-    ("policy", "model"): "M445 642 V674",
-    ("transports", "model"): "M752 642 V674",
-    ("model", "errors"): "M542 728 V760",
+    ("observe", "charts"): "M420 254 C380 266 330 268 280 262",
+    ("observe", "events"): "M420 241 C360 241 316 262 316 308",
+    ("observe", "jobs"): "M450 266 V308",
+    ("observe", "rpc"): "M580 266 V308",
+    ("observe", "pubsub"): "M650 256 C694 260 718 276 722 308",
+    ("observe", "channels"): "M650 238 C740 242 862 248 870 308",
+    ("observe", "storage"): "M430 266 C420 300 300 296 160 296 C132 296 136 340 136 380 V412 "
+    "C136 432 138 437 146 437",
+    ("storage", "model"): "M150 452 C136 456 136 490 136 520 V600 C136 618 138 623 146 623",
+    ("events", "runtime"): "M320 362 V408",
+    ("jobs", "runtime"): "M410 362 V408",
+    ("rpc", "runtime"): "M560 362 V408",
+    ("pubsub", "runtime"): "M715 362 V408",
+    ("channels", "runtime"): "M867 362 V408",
+    ("runtime", "codec"): "M330 462 C330 486 260 486 250 508",
+    ("runtime", "policy"): "M445 462 V508",
+    ("runtime", "transports"): "M752 462 V508",
+    ("codec", "model"): "M235 562 V594",
+    ("policy", "model"): "M445 562 V594",
+    ("transports", "model"): "M752 562 V594",
+    ("model", "errors"): "M542 648 V680",
 }
 """The arrows: who imports whom. What follows from other arrows is left out."""
 
@@ -521,7 +615,7 @@ def house(palette: Palette) -> Drawing:
     """The packages, and which imports which."""
     d = Drawing(
         960,
-        858,
+        778,
         "The packages of Matador. Each may import those that its arrows lead to, directly or over "
         "others.",
         palette,
@@ -529,10 +623,10 @@ def house(palette: Palette) -> Drawing:
     for y, label in (
         (69, "WHAT PEOPLE USE"),
         (198, "DATA"),
-        (327, "WAYS IN"),
-        (517, "DELIVERY"),
-        (617, "BUILDING BLOCKS"),
-        (746, "VALUES"),
+        (337, "WAYS IN"),
+        (437, "DELIVERY"),
+        (537, "BUILDING BLOCKS"),
+        (666, "VALUES"),
     ):
         d.text(20, y + 4, label, size=11, quiet=True, bold=True, anchor="start")
     for name, room in HOUSE.items():
@@ -542,7 +636,7 @@ def house(palette: Palette) -> Drawing:
         d.arrow(path, dashed=HOUSE[importer].planned)
     d.text(
         480,
-        842,
+        762,
         "An arrow means “imports” and points down; imports that follow from others are left out.",
         size=12.5,
         quiet=True,
@@ -554,6 +648,7 @@ DRAWINGS: dict[str, Callable[[Palette], Drawing]] = {
     "architecture": architecture,
     "house": house,
     "message": message,
+    "pipeline": pipeline,
     "rabbitmq": rabbitmq,
     "redis": redis,
 }

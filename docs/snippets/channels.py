@@ -56,6 +56,25 @@ class Audit:
 # --8<-- [end:parameters]
 
 
+# --8<-- [start:batch]
+from matador import WorkQueue
+from matador.channels import DeadLetterOptions
+
+
+@consume(
+    "counted",
+    channel="orders",
+    batch_size=500,
+    dead_letters=DeadLetterOptions(max_length=10_000),
+    queue=WorkQueue("counted", max_length=1_000_000),
+)
+async def store(orders: list[OrderCreated]) -> None:
+    print(f"{len(orders)} orders in one transaction")
+
+
+# --8<-- [end:batch]
+
+
 async def main() -> None:
     # --8<-- [start:service]
     service = QueueService.from_config(FILE, channels=[Orders, Audit])

@@ -2,13 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import attrs
 import msgspec
 import pydantic
 
-from matador.jobs import Queue, Worker, current_job
+from matador.jobs import ActiveJob, Queue, Worker
 
 queue = Queue("shop")
 
@@ -41,13 +41,22 @@ class Note(TypedDict):
 async def ship(
     address: Address, items: list[Item], customer: Customer, payment: Payment, note: Note
 ) -> Address:
-    job = current_job()
-    await job.update_progress({"packed": len(items)})
-    print(job.name, items[0].article, customer.email, payment.amount, note["text"])
+    print("ship", items[0].article, customer.email, payment.amount, note["text"])
     return address
 
 
 # --8<-- [end:kinds]
+
+
+# --8<-- [start:context]
+@queue.job
+async def pack(job: ActiveJob[Any], items: list[Item]) -> int:
+    for number, item in enumerate(items):
+        await job.update_progress({"packed": number, "next": item.article})
+    return job.attempt
+
+
+# --8<-- [end:context]
 
 
 async def main() -> None:
@@ -60,6 +69,8 @@ async def main() -> None:
             {"text": "ring twice"},
         )
         print(await handle.result(timeout=5))
+        packed = await pack.add([Item("pen", 2)])  # without the job
+        print(await packed.result(timeout=5))
 
 
 if __name__ == "__main__":

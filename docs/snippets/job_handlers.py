@@ -77,7 +77,7 @@ async def main() -> None:
     job = await queue.get("invoice-7")
     assert job is not None
     print(job.status, job.result, job.progress, dict(job.metadata))
-    for failed in await queue.dead_letters():
+    for failed in await queue.list("failed"):
         print(failed.name, failed.data, failed.attempts, failed.error)
         await queue.retry(failed.id)  # with all its attempts
     stats = await queue.stats()

@@ -7,14 +7,14 @@ from matador.jobs import ActiveJob, Queue, RateLimit, Worker
 queue = Queue("sync", provider="sqlite:///jobs.db")
 
 
-async def synchronise(job: ActiveJob[str]) -> None:
-    print(f"synchronised {job.data}")
+async def synchronize(job: ActiveJob[str]) -> None:
+    print(f"synchronized {job.data}")
 
 
 # --8<-- [start:worker]
 worker = Worker(
     queue,
-    synchronise,
+    synchronize,
     concurrency=20,
     rate_limit=RateLimit(100, per=60),
     concurrency_per_key=1,

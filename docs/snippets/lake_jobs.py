@@ -9,7 +9,7 @@ from matador.jobs import Queue, Worker
 from matador.observe import Journal
 
 journal = Journal("journal/")
-queue = Queue("emails", provider="sqlite:///jobs.db", journal=journal)
+queue = Queue("emails", provider="sqlite:///jobs.db", hooks=[journal])
 # --8<-- [end:queue]
 
 
@@ -23,7 +23,7 @@ async def main() -> None:
     async with queue:
         handles = [await welcome.add(to=f"user{number}") for number in range(10)]
         # --8<-- [start:worker]
-        worker = Worker(queue)  # or Worker("emails", handle, provider=…, journal=journal)
+        worker = Worker(queue)
         # --8<-- [end:worker]
         drained = asyncio.Event()
         worker.once("drained", lambda _: drained.set())

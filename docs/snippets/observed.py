@@ -6,7 +6,7 @@ import urllib.request
 from dataclasses import dataclass
 
 from matador import Envelope, Matador, Schema, event, subscriber
-from matador.observe import JsonFormatter, MetricsServer, PrometheusMetrics, Tracing
+from matador.observe import JsonFormatter, Metrics, MetricsServer, Tracing
 
 
 @event("order.placed", description="A customer placed an order.")
@@ -21,7 +21,7 @@ async def email_receipt(envelope: Envelope[OrderPlaced]) -> None:
 
 
 # --8<-- [start:app]
-metrics = PrometheusMetrics()
+metrics = Metrics()
 app = Matador(
     "memory://",
     schema=Schema({OrderPlaced: [email_receipt]}),

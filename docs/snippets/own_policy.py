@@ -1,8 +1,8 @@
 """Your own retry policy: a pure function from facts to a decision."""
 
-from matador import StandardRetryPolicy, Subscriber
-from matador.policy.retry import Decision, RetryContext, RetryLater, SendToDeadLetters
-from matador.testing import make_envelope, make_receipt
+from matador import RetryContext, RetryLater, SendToDeadLetters, StandardRetryPolicy
+from matador.policy.retry import Decision
+from matador.testing import make_receipt
 
 
 # --8<-- [start:policy]
@@ -17,7 +17,7 @@ class PatientWithNetworks:
     def decide(self, context: RetryContext) -> Decision:
         if not isinstance(context.error, ConnectionError):
             return self._standard.decide(context)
-        if context.envelope.docket.attempts >= 360:
+        if context.attempts >= 360:
             return SendToDeadLetters("undeliverable", "no network for an hour")
         return RetryLater(10)
 
@@ -25,11 +25,6 @@ class PatientWithNetworks:
 # --8<-- [end:policy]
 
 # --8<-- [start:test]
-facts = RetryContext(
-    envelope=make_envelope({"order_id": "1"}, attempts=7),
-    error=ConnectionError("no route to host"),
-    subscriber=Subscriber(name="sync", description="Copy it.", callback=print),
-    receipt=make_receipt(),
-)
+facts = RetryContext(error=ConnectionError("no route to host"), attempts=7, receipt=make_receipt())
 print(PatientWithNetworks().decide(facts))  # RetryLater(delay=10, reason='failed')
 # --8<-- [end:test]

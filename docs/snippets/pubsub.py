@@ -75,7 +75,8 @@ async def main() -> None:
             print(f"stored in {published.queues} queues")
             await publisher.publish_many([("orders.paid", Order(n, 5)) for n in (2, 3)])
         # --8<-- [end:publisher]
-        await wait_for(lambda: analytics.counters.succeeded == cache.counters.succeeded == 3)
+        await wait_for(lambda: analytics.metrics().messages_succeeded == 3)
+        await wait_for(lambda: cache.metrics().messages_succeeded == 3)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ server = RpcServer(
     URL,
     queue="payments",
     concurrency=20,
-    handler_timeout=10,  # seconds; then the caller gets a TimeoutError
+    timeout=10,  # seconds; then the caller gets a TimeoutError
     slow_call=2,  # seconds; then a warning is logged
     hide_errors=True,  # callers do not see the text of unexpected exceptions
     deduplication=Deduplication(ttl=3600),  # a request that arrives twice runs once
@@ -69,7 +69,7 @@ async def main() -> None:
         await client.notify("LOG", "paid")  # returns once the request is stored
         # --8<-- [end:calls]
         await logged.wait()
-        await server.stop(force=True)
+        await server.shutdown(timeout=0)
 
 
 if __name__ == "__main__":

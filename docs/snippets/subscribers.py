@@ -30,6 +30,22 @@ class PriceChanged:
     price: int
 
 
+# --8<-- [start:metadata]
+@dataclass(frozen=True)
+class OrderMetadata:
+    channel: str
+    campaign: str | None = None
+
+
+@event("order.canceled", description="A customer canceled an order.", metadata=OrderMetadata)
+@dataclass(frozen=True)
+class OrderCanceled:
+    order_id: str
+
+
+# --8<-- [end:metadata]
+
+
 features = {"loyalty": False}
 
 

@@ -97,7 +97,7 @@ class TinyTransport(BaseTransport):
         for entry, queue in reversed(self._held.items()):  # nobody will settle these
             self._queues[queue].appendleft(entry)
         self._held.clear()
-        self._change_state(ConnectionState("disconnected"))
+        self._change_state(ConnectionState("disconnected", closed=True))
 
     # --8<-- [end:connection]
 
@@ -176,7 +176,9 @@ class TinyTransport(BaseTransport):
             priority=message.priority,
             ordering_key=message.ordering_key,
         )
-        return Delivery(message.body, message.headers, receipt, properties=message.properties)
+        return Delivery(
+            message.body, message.headers, receipt, properties=message.properties, id=message.id
+        )
 
     # --8<-- [end:receive]
 

@@ -9,6 +9,7 @@ ROOT_URLCONF = "shop.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": FOLDER / "orders.sqlite3"}}
 USE_TZ = True
+TIME_ZONE = "UTC"
 
 # --8<-- [start:settings]
 INSTALLED_APPS = ["matador.django", "shop"]

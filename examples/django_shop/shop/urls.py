@@ -2,6 +2,10 @@
 
 from django.urls import path
 
-from shop.views import health, place_order
+from shop.views import export, health, place_order
 
-urlpatterns = [path("orders", place_order), path("health", health)]
+urlpatterns = [
+    path("orders", place_order),
+    path("exports", export),
+    path("health", health),
+]

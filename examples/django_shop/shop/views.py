@@ -8,6 +8,7 @@ from django.http import HttpRequest, JsonResponse
 
 from matador.django import producer, send_on_commit
 from shop.events import OrderPlaced
+from shop.jobs import export_orders
 from shop.models import Order
 
 
@@ -18,8 +19,13 @@ def place_order(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"order": order.pk}, status=202)
 
 
+def export(request: HttpRequest) -> JsonResponse:
+    handle = export_orders.sync().add(since=json.loads(request.body)["since"])  # a job
+    return JsonResponse({"job": handle.id}, status=202)
+
+
 def health(request: HttpRequest) -> JsonResponse:
-    found = producer().app.health()
+    found = producer().health()
     status = 200 if found.status == "healthy" else 503
     return JsonResponse({"status": found.status}, status=status)
 
