@@ -9,6 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import redis.asyncio
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    ConnectionPool,
+    SSLConnection,
+)
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, ResponseError
@@ -261,10 +267,12 @@ class BullMQSession:
 
     async def close(self) -> None:
         self.fail(NotConnectedError("disconnected"))
-        for connection in (self._pipelined, *self._blocking):
-            await connection.close()
-        with contextlib.suppress(Exception):
-            await self.client.aclose()
+        try:
+            for connection in (self._pipelined, *self._blocking):
+                await connection.close()
+        finally:  # also if this is canceled
+            with contextlib.suppress(Exception):
+                await self.client.aclose()
 
 
 class BullMQClient(ServerClient[BullMQSession]):
@@ -290,8 +298,8 @@ class BullMQClient(ServerClient[BullMQSession]):
     async def open(self) -> BullMQSession:
         address = self._address
         ((host, port),) = address.hosts
-        options: dict[str, Any] = {"ssl": True, **address.tls_options} if address.tls else {}
-        client: Any = redis.asyncio.Redis(
+        pool = _Pool(
+            connection_class=SSLConnection if address.tls else Connection,
             host=host,
             port=port,
             db=address.db,
@@ -304,11 +312,12 @@ class BullMQClient(ServerClient[BullMQSession]):
             socket_keepalive=True,
             # Nothing is sent twice behind our back: the outcome of the first time is unknown.
             retry=Retry(NoBackoff(), 0),
-            **options,
+            **(address.tls_options if address.tls else {}),
         )
+        client: Any = redis.asyncio.Redis.from_pool(pool)
 
         async def connect() -> PipelinedConnection:
-            connection = client.connection_pool.make_connection()
+            connection = pool.make_connection()
             try:
                 await connection.connect()
             except BaseException:  # cancelled in the handshake, it would stay open
@@ -330,6 +339,27 @@ class BullMQClient(ServerClient[BullMQSession]):
                 raise
             raise translate(error, self.where, opening=True) from error
         return session
+
+
+class _Pool(ConnectionPool):
+    """A pool that stays closed.
+
+    A command that is in flight while redis-py closes its pool connects again, and returns an open
+    connection to a pool that nobody closes a second time.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._closed = False
+
+    async def release(self, connection: AbstractConnection) -> None:
+        await super().release(connection)
+        if self._closed:
+            await connection.disconnect(nowait=True)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        await super().aclose()
 
 
 def _check_cancelled() -> None:

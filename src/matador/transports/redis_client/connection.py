@@ -114,9 +114,11 @@ class PipelinedConnection(asyncio.Protocol):
         """Drop the connection; commands in flight fail. Idempotent."""
         self.fail(redis_errors.ConnectionError("closed"))
         self._watching.cancel()
-        await asyncio.gather(self._watching, return_exceptions=True)
-        with contextlib.suppress(Exception):
-            await self._connection.disconnect()
+        try:
+            await asyncio.gather(self._watching, return_exceptions=True)
+        finally:  # also if this is canceled
+            with contextlib.suppress(Exception):
+                await self._connection.disconnect()
 
     def fail(self, error: BaseException) -> None:
         """Count as lost from now on, for this reason."""
