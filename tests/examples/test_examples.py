@@ -27,7 +27,7 @@ SAYS: dict[str, list[str]] = {
         "thanks for payment-7",
     ],
     "hooks.py": [
-        "page somebody: over the limit (SendToDeadLetters)",
+        "page the engineer on call: over the limit (SendToDeadLetters)",
         "span opened: charge, trace web-17",
         "span opened: charge, trace web-18",
         "{'sent': 2, 'handled': 1, 'failed': 1}",
