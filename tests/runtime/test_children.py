@@ -41,8 +41,8 @@ def serve(parent: Parent, greeting: bytes) -> None:
                 parent.send(greeting + message)
 
 
-def child(**options: Any) -> Child:
-    return Child("child of a test", serve, b"you said ", **options)
+def child(*, leads: bool = False) -> Child:
+    return Child("child of a test", serve, b"you said ", leads=leads)
 
 
 async def asked(one: Child, message: bytes) -> bytes:
@@ -91,15 +91,9 @@ async def test_a_process_that_has_ended_says_how(message: bytes, said: str) -> N
     assert str(caught.value) == said
     assert not one.alive
 
-    async def refused() -> bool:
-        try:
+    with pytest.raises(ChildDiedError, match=said):
+        while True:  # until the connection has noticed it
             await one.send(MEGABYTE)
-        except ChildDiedError as error:
-            assert str(error) == said
-            return True
-        return False
-
-    await wait_for(refused)
     one.close()
 
 
