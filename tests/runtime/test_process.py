@@ -1,4 +1,4 @@
-"""Services as a process: what starts, what ends, and which error is raised. The signals are real."""
+"""Services as a process: what starts, what ends, and which error is raised."""
 
 from __future__ import annotations
 
