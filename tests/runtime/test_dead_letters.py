@@ -55,40 +55,52 @@ def letter(headers: dict[str, str | int] | None = None, **contents: Any) -> Lett
 # -- choosing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("criteria", "fits"),
-    [
-        ({}, True),
-        ({"ids": ("m-1",)}, True),
-        ({"ids": ("m-2", "m-12")}, True),
-        ({"ids": ("m-2", "12")}, False),
-        ({"exactly": frozenset({"m-12"})}, True),
-        ({"exactly": frozenset({"m-1"})}, False),
-        ({"exactly": frozenset()}, False),
-        ({"undecodable": False}, True),
-        ({"undecodable": True}, False),
-        ({"error": "TIME"}, True),
-        ({"error": "first of all"}, True),
-        ({"error": "refused"}, True),
-        ({"error": "never said"}, False),
-        ({"error": ""}, True),
-        ({"error_type": "TimeoutError"}, True),
-        ({"error_type": "bank.errors.TimeoutError"}, True),
-        ({"error_type": "errors.TimeoutError"}, False),
-        ({"error_type": "timeouterror"}, False),
-        ({"error_type": "bank.errors"}, False),
-        ({"name": "order.placed"}, True),
-        ({"name": "order"}, False),
-        ({"subscriber": "charge"}, True),
-        ({"subscriber": "ship"}, True),
-        ({"subscriber": "char"}, False),
-        ({"subscriber": "charge, ship"}, False),
-        ({"where": lambda payload: payload["n"] == 1}, True),
-        ({"where": lambda payload: payload["n"] == 2}, False),
-        ({"name": "order.placed", "subscriber": "other"}, False),
-        ({"name": "other", "where": lambda _: True}, False),
-    ],
-)
+def paid_one(payload: Any) -> bool:
+    return bool(payload["n"] == 1)
+
+
+def paid_two(payload: Any) -> bool:
+    return bool(payload["n"] == 2)
+
+
+def anything(payload: Any) -> bool:
+    return True
+
+
+FITS: list[tuple[dict[str, Any], bool]] = [
+    ({}, True),
+    ({"ids": ("m-1",)}, True),
+    ({"ids": ("m-2", "m-12")}, True),
+    ({"ids": ("m-2", "12")}, False),
+    ({"exactly": frozenset({"m-12"})}, True),
+    ({"exactly": frozenset({"m-1"})}, False),
+    ({"exactly": frozenset()}, False),
+    ({"undecodable": False}, True),
+    ({"undecodable": True}, False),
+    ({"error": "TIME"}, True),
+    ({"error": "first of all"}, True),
+    ({"error": "refused"}, True),
+    ({"error": "never said"}, False),
+    ({"error": ""}, True),
+    ({"error_type": "TimeoutError"}, True),
+    ({"error_type": "bank.errors.TimeoutError"}, True),
+    ({"error_type": "errors.TimeoutError"}, False),
+    ({"error_type": "timeouterror"}, False),
+    ({"error_type": "bank.errors"}, False),
+    ({"name": "order.placed"}, True),
+    ({"name": "order"}, False),
+    ({"subscriber": "charge"}, True),
+    ({"subscriber": "ship"}, True),
+    ({"subscriber": "char"}, False),
+    ({"subscriber": "charge, ship"}, False),
+    ({"where": paid_one}, True),
+    ({"where": paid_two}, False),
+    ({"name": "order.placed", "subscriber": "other"}, False),
+    ({"name": "other", "where": anything}, False),
+]
+
+
+@pytest.mark.parametrize(("criteria", "fits"), FITS)
 def test_a_selection_fits_what_meets_every_criterion(criteria: Any, fits: bool) -> None:
     one = letter(
         {REASON_HEADER: "Refused", ERROR_TYPE_HEADER: "bank.errors.TimeoutError"},
@@ -101,32 +113,32 @@ def test_a_selection_fits_what_meets_every_criterion(criteria: Any, fits: bool) 
     assert Selection(**criteria).fits(one) is fits
 
 
-@pytest.mark.parametrize(
-    ("criteria", "fits"),
-    [
-        ({"undecodable": True}, True),
-        ({"undecodable": False}, False),
-        ({"where": lambda _: True}, False),
-        ({"error": "not json"}, True),
-        ({"error_type": "Error"}, False),
-    ],
-)
+UNREADABLE: list[tuple[dict[str, Any], bool]] = [
+    ({"undecodable": True}, True),
+    ({"undecodable": False}, False),
+    ({"where": anything}, False),
+    ({"error": "not json"}, True),
+    ({"error_type": "Error"}, False),
+]
+
+
+@pytest.mark.parametrize(("criteria", "fits"), UNREADABLE)
 def test_what_cannot_be_decoded_meets_no_condition_on_its_payload(
     criteria: Any, fits: bool
 ) -> None:
     assert Selection(**criteria).fits(letter(problem="Not JSON")) is fits
 
 
-@pytest.mark.parametrize(
-    ("criteria", "whole"),
-    [
-        ({}, True),
-        ({"queue": "events", "kind": "undeliverable"}, True),
-        ({"name": "order.placed"}, False),
-        ({"undecodable": False}, False),
-        ({"exactly": frozenset()}, False),
-    ],
-)
+WHOLE: list[tuple[dict[str, Any], bool]] = [
+    ({}, True),
+    ({"queue": "events", "kind": "undeliverable"}, True),
+    ({"name": "order.placed"}, False),
+    ({"undecodable": False}, False),
+    ({"exactly": frozenset()}, False),
+]
+
+
+@pytest.mark.parametrize(("criteria", "whole"), WHOLE)
 def test_whole_queues_are_selected_by_nothing_else(criteria: Any, whole: bool) -> None:
     assert Selection(**criteria).whole_queues is whole
 
