@@ -55,11 +55,11 @@ def letter(headers: dict[str, str | int] | None = None, **contents: Any) -> Lett
 # -- choosing ------------------------------------------------------------------------------------
 
 
-def paid_one(payload: Any) -> bool:
+def is_one(payload: Any) -> bool:
     return bool(payload["n"] == 1)
 
 
-def paid_two(payload: Any) -> bool:
+def is_two(payload: Any) -> bool:
     return bool(payload["n"] == 2)
 
 
@@ -93,8 +93,8 @@ FITS: list[tuple[dict[str, Any], bool]] = [
     ({"subscriber": "ship"}, True),
     ({"subscriber": "char"}, False),
     ({"subscriber": "charge, ship"}, False),
-    ({"where": paid_one}, True),
-    ({"where": paid_two}, False),
+    ({"where": is_one}, True),
+    ({"where": is_two}, False),
     ({"name": "order.placed", "subscriber": "other"}, False),
     ({"name": "other", "where": anything}, False),
 ]
