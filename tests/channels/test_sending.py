@@ -267,7 +267,10 @@ async def test_a_service_creates_its_queues_and_its_own_for_what_is_published() 
         assert topology is not None
         assert [one.name for one in topology.queues] == ["orders.created"]
         assert [one.name for one in topology.exchanges] == ["orders"]
-        assert len(transport.applied) == 2, "nothing is made twice"
+        await service.publish("orders", "created", Order("3"))
+        await service.send("orders", "created", Order("4"))
+        await wait_for(lambda: len(seen) == 4)
+        assert transport.created[3:] == ["orders"], "its first publish looks at the exchange"
     assert transport.deleted == [made.name]
 
 
