@@ -78,7 +78,10 @@ def takes_nothing() -> str:
 
 def route(function: Any, **options: Any) -> MessageRoute:
     read = read_function(function, "here", context=MessageContext)
-    given: dict[str, Any] = {"takes_context": read.takes_context, "is_async": read.is_async} | options
+    given: dict[str, Any] = {
+        "takes_context": read.takes_context,
+        "is_async": read.is_async,
+    } | options
     return MessageRoute(handler=read.name, function=read, **given)
 
 
