@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from matador.observe.journal import follow
 from matador.observe.journal.follow import JournalFollower
 from matador.observe.journal.records import DroppedRecord, encode_record
 from matador.observe.journal.segments import OPEN_PREFIX, Segment
@@ -104,3 +107,17 @@ def test_a_segment_that_is_renamed_between_two_looks_is_read_once(tmp_path: Path
     (tmp_path / "a.jsonl").write_bytes(line(1) + line(2))
     (tmp_path / f"{OPEN_PREFIX}a.jsonl").write_bytes(line(1))
     assert numbers(JournalFollower(tmp_path, from_start=True)) == [1, 2]
+
+
+def test_a_line_that_is_too_long_is_not_read_any_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_READ", 64)
+    monkeypatch.setattr(follow, "_LONGEST_LINE", 256)
+    follower = JournalFollower(tmp_path)
+    (tmp_path / "a.jsonl").write_bytes(b"x" * 255 + b"\n" + line(1))
+    (tmp_path / "b.jsonl").write_bytes(b"x" * 256 + b"\n" + line(2))
+    assert numbers(follower) == []
+    assert follower.unreadable == 1
+    assert numbers(follower) == [1]
+    assert numbers(follower) == []

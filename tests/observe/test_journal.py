@@ -17,6 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 from pydantic import BaseModel
+from tests.observe.facts import attempt as attempted
+from tests.observe.facts import sent as sent_fact
 
 from matador import (
     DontRetry,
@@ -32,6 +34,7 @@ from matador.errors import ConfigurationError
 from matador.jobs import Job, Queue, Worker
 from matador.model.message import Message
 from matador.observe import Journal
+from matador.observe.journal import hook as hook_module
 from matador.observe.journal import writer as writer_module
 from matador.observe.journal.records import (
     REPLAY_ID,
@@ -746,3 +749,44 @@ def test_options_of_a_journal_are_checked(
     with pytest.raises(ConfigurationError, match=said):
         Journal(tmp_path, **options)
     Journal(tmp_path, rotate_size=1, rotate_age=0.01, max_pending=1)
+
+
+async def test_a_loss_is_recorded_by_itself_once_the_disk_takes_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_RETRY", 0.01)
+    folder = tmp_path / "journal"
+    writer = JournalWriter(folder, rotate_size=1 << 20, rotate_age=600, max_pending=1 << 20)
+    writer.start()
+    thread = writer._thread
+    assert thread is not None
+    assert (thread.name, thread.daemon) == ("matador-journal", True)
+    folder.rename(tmp_path / "elsewhere")
+    folder.touch()  # nowhere to write to
+    writer.put(b"lost\n", 1)
+    await wait_for(lambda: writer.dropped == 1)
+    folder.unlink()
+    await wait_for(lambda: any(one.stat().st_size for one in folder.glob(".open-*")))
+    writer.stop()
+    ((line,),) = segments(folder)
+    assert b'"count":1' in line
+
+
+async def test_who_adds_to_many_records_waits_until_they_are_handed_to_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_module, "_MANY", 3)
+    journal = Journal(tmp_path)
+    journal.on_start()
+    assert journal.on_attempted([attempted()] * 3) is None
+    waiting = journal.on_attempted([attempted()])
+    assert waiting is not None
+    assert len(journal._kept) == 4
+    await waiting
+    assert len(journal._kept) <= 3
+    assert journal.on_sent([sent_fact()] * 3) is None
+    waiting = journal.on_sent([sent_fact()])
+    assert waiting is not None
+    await waiting
+    await journal.on_stop()
+    assert len(records(tmp_path)) == 8

@@ -25,6 +25,7 @@ from matador.observe.journal.records import (
     SentRecord,
     decode_record,
     micros,
+    record_of_attempt,
     replay_id,
 )
 from matador.observe.journal.segments import finished
@@ -137,6 +138,24 @@ async def test_a_success(tmp_path: Path) -> None:
         "duration_ms": 1000.0,
         "way": "job",
     }
+
+
+@pytest.mark.parametrize(
+    ("due", "started", "waited", "since_created"),
+    [
+        (None, 1e-6, 0.001, 0.001),
+        (1e-6, 2e-6, 0.001, 0.002),
+        (1.0, 0.5, 0, 500.0),
+        (None, -1, 0, 0),
+    ],
+)
+def test_waiting_is_counted_to_the_microsecond_and_is_never_negative(
+    due: float | None, started: float, waited: float, since_created: float
+) -> None:
+    message = received(created_at=0.0, due_at=due)
+    record = record_of_attempt(attempt(message, started_at=started), 1, "w")
+    assert isinstance(record, DeliveryRecord)
+    assert (record.wait_ms, record.since_created_ms) == (waited, since_created)
 
 
 @pytest.mark.parametrize("way", ["event", "job", "rpc", "message"])
