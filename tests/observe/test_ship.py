@@ -276,6 +276,8 @@ def shipped(
             run(len(runs))
         return ship(shipper)
 
+    def ignored(*given: Any) -> None: ...
+
     def select(*given: Any) -> tuple[list[Any], list[Any], list[Any]]:
         assert given[3] == 2.0
         return ([given[0][0]] if len(runs) >= rounds - 1 else []), [], []
@@ -284,7 +286,7 @@ def shipped(
         patched.setattr(sys, "stdin", Input(msgspec.json.encode(order) + b"\n"))
         patched.setattr(Shipper, "run", counted)
         patched.setattr(ship_process.select, "select", select)
-        patched.setattr(ship_process.signal, "signal", lambda *_: None)
+        patched.setattr(ship_process.signal, "signal", ignored)
         ship_process.main()
     return len(runs)
 
@@ -324,5 +326,9 @@ def test_the_process_goes_on_whatever_fails_and_says_so_now_and_then(
     assert [one.rpartition(": ")[2] for one in said] == ["run 2", "run 4"]
     assert len(contents(FolderStorage(str(there)))) == 3
     caplog.clear()
-    assert shipped(monkeypatch, order, rounds=1, run=lambda run: fail(2)) == 1
-    assert "run 2" in caplog.text, "the last failure is always said"
+
+    def fails_last(run: int) -> None:
+        raise OSError(f"the last of {run}")
+
+    assert shipped(monkeypatch, order, rounds=1, run=fails_last) == 1
+    assert "the last of 1" in caplog.text, "the last failure is always said"
