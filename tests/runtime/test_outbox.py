@@ -266,6 +266,8 @@ async def test_a_close_counts_what_is_under_way_and_says_that_it_may_be_stored(
         case _:
             sending = asyncio.ensure_future(outbox.send_many([message(1, "", "all")]))
     await wait_for(lambda: transport.begun == 1)
+    names = {one.get_name() for one in asyncio.all_tasks()}
+    assert ("matador-send-many" in names) == (how == "send_many")
     assert await outbox.close(0.01) == 1
     assert "1 sends were given up" in caplog.text
     outcome: Any

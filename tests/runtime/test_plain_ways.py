@@ -19,7 +19,7 @@ from matador import (
 from matador.errors import ConfigurationError
 from matador.model.message import Delivery, Properties, Receipt
 from matador.pubsub import AckStrategy, MessageContext, Publisher, Subscriber
-from matador.rpc import RpcServer
+from matador.rpc import RpcClient, RpcServer
 from matador.runtime.facts import Attempt, Sent
 from matador.runtime.hooks import Sending
 from matador.testing import wait_for
@@ -31,6 +31,11 @@ async def test_options_that_exclude_each_other() -> None:
         RpcServer("memory://", queue="q", ack=AckStrategy("manual"), delivery="at-most-once")
     with pytest.raises(ConfigurationError, match="retry policy"):
         Subscriber("memory://", exchange="e", queue="q", retry=3)  # type: ignore[arg-type] - users
+    for make in (RpcServer, RpcClient):
+        with pytest.raises(ConfigurationError, match="unknown option 'hook'; did you mean 'hooks'"):
+            make("memory://", queue="q", hook=())  # type: ignore[call-arg] - users
+    with pytest.raises(ConfigurationError, match="unknown option 'delivry'; did you mean 'deliver"):
+        RpcServer("memory://", queue="q", delivry="at-most-once")  # type: ignore[call-arg] - users
     server = RpcServer("memory://", queue="q")
     with pytest.raises(ConfigurationError, match="idempotent"):
         server.register("a", lambda: None, idempotent="maybe")  # type: ignore[arg-type] - users
