@@ -198,3 +198,50 @@ async def test_the_senders_metadata_override_those_of_hooks() -> None:
         await publisher.publish_many([("a", 1), ("b", 2), ("a", 3)], metadata={"region": "us"})
     assert [one.metadata["region"] for one in seen.sent if one.metadata] == ["us"] * 3
     assert (seen.sending[0].names, seen.sending[0].count) == (("a", "b"), 3)
+
+
+class Loads(Hooks):
+    """Has metadata for every message."""
+
+    def load_universal_metadata(self) -> dict[str, Any]:
+        return {"region": "eu"}
+
+
+class Adds(Hooks):
+    """Adds metadata to a send."""
+
+    def on_send_enter(self, event: Sending) -> None:
+        event.metadata["region"] = event.metadata.get("region", "") + "us"
+
+
+@pytest.mark.parametrize(
+    ("hooks", "own", "region"),
+    [
+        ([], None, None),
+        ([Loads()], None, "eu"),
+        ([Adds()], None, "us"),
+        ([Loads(), Adds()], None, "us"),
+        ([Loads()], "own", "own"),
+        ([Adds()], "own", "own"),
+        ([Loads(), Adds()], "own", "own"),
+    ],
+)
+async def test_whose_metadata_travel_with_a_message(
+    hooks: list[Hooks], own: str | None, region: str | None
+) -> None:
+    seen, transport = Told(), MemoryTransport()
+    metadata = None if own is None else {"region": own}
+    async with Publisher(transport, exchange="e", hooks=[*hooks, seen]) as publisher:
+        await publisher.publish("a", 1, metadata=metadata)
+    (sent,) = seen.sent
+    assert (sent.metadata or {}).get("region") == region
+
+
+class Told(Hooks):
+    """Notes what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+
+    def on_sent(self, batch: Any) -> None:
+        self.sent += batch
