@@ -14,13 +14,16 @@ from matador.errors import (
     ConfigurationError,
     InvalidMessageError,
     MatadorError,
+    NotConnectedError,
     QueueNotFoundError,
     StorageFullError,
 )
 from matador.model.message import Message, Properties
 from matador.model.topology import Exchange
+from matador.policy.circuit import CircuitBreaker
+from matador.policy.recovery import Recovery
 from matador.pubsub import Published, Publisher, PublishError, Subscriber
-from matador.pubsub.publisher import DEFAULT_EXCHANGE, exchanges_of
+from matador.pubsub.publisher import DEFAULT_EXCHANGE, SyncPublisher, exchanges_of
 from matador.runtime.facts import Sent
 from matador.testing import ManualClock
 from matador.transports import MemoryTransport
@@ -316,3 +319,56 @@ def test_a_publisher_that_is_not_shut_down_ends_with_its_event_loop() -> None:
     assert not publisher.is_running
     asyncio.run(publish())
     assert transport[0] is not transport[1], "each loop has a memory of its own"
+
+
+async def test_a_publisher_without_a_buffer_fails_at_once() -> None:
+    transport = MemoryTransport()
+    options: dict[str, Any] = {"recovery": Recovery(buffer=False), "circuit_breaker": None}
+    async with Publisher(transport, exchange="events", **options) as publisher:
+        await transport.disconnect()
+        with pytest.raises(NotConnectedError):
+            await publisher.publish("a", 1)
+        assert publisher.sender_health.circuit is None
+    opening = CircuitBreaker(threshold=1)
+    await transport.connect()
+    async with Publisher(
+        transport, recovery=Recovery(buffer=False), circuit_breaker=opening
+    ) as one:
+        await transport.disconnect()
+        with pytest.raises(NotConnectedError):
+            await one.publish("a", 1)
+        assert one.sender_health.circuit == "open"
+
+
+async def test_exchanges_are_created_once_in_each_run() -> None:
+    transport, applied = Noting(), list[list[str]]()
+    apply = transport.apply_topology
+
+    async def noted(topology: Any) -> Any:
+        applied.append([one.name for one in topology.exchanges])
+        return await apply(topology)
+
+    transport.apply_topology = noted
+    publisher = Publisher(transport, exchange=["events", "audit"])
+    assert [one.name for one in publisher.topology.exchanges] == ["events", "audit"]
+    for _ in range(2):
+        applied.clear()
+        async with publisher:
+            for _ in range(2):
+                await publisher.publish("a", 1, exchange="more")
+                await publisher.publish("a", 1, exchange=["events", "audit"])
+        assert applied == [["events", "audit"], ["more"]]
+    await transport.disconnect()
+
+
+def test_a_publisher_has_a_blocking_form_of_its_own() -> None:
+    publisher = Publisher("memory://", exchange="events")
+    other = publisher.another()
+    assert isinstance(publisher.sync(), SyncPublisher)
+    assert publisher.sync() is publisher.sync()
+    assert other is not publisher
+    assert other._declared is not publisher._declared
+    with publisher.sync() as events:
+        assert events.publish("a", 1).queues == 0
+        assert len(events.publish_many([("a", 1), ("b", 2)])) == 2
+    assert not publisher.is_running
