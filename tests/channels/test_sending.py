@@ -31,6 +31,7 @@ from matador.model.message import Message, Properties
 from matador.model.topology import Topology
 from matador.policy.ack import DeadLetterOptions
 from matador.runtime.facts import Sent
+from matador.runtime.hooks import Sending
 from matador.runtime.messages import ENCODING
 from matador.testing import ManualClock, wait_for
 from matador.transports import MemoryTransport
@@ -83,6 +84,10 @@ class Noting(MemoryTransport):
 class Told(Hooks):
     def __init__(self) -> None:
         self.sent: list[Sent] = []
+        self.sending: list[Sending] = []
+
+    def on_send_enter(self, event: Sending) -> None:
+        self.sending.append(event)
 
     def on_sent(self, batch: Sequence[Sent]) -> None:
         self.sent += batch
@@ -141,6 +146,10 @@ async def test_a_message_travels_with_all_that_was_said_of_it() -> None:
         assert plain.properties == Properties(routing_key="created", correlation_id=first)
         assert told.sent[-1].due_at is None
         assert service.metrics().messages_sent == 2
+        sending = told.sending[0]
+        assert (sending.operation, sending.names, sending.receiver) == (
+            *("send", ("created",), "orders.created"),
+        )
 
 
 async def test_a_compressed_message_says_so_and_hooks_see_what_it_was() -> None:
@@ -171,6 +180,10 @@ async def test_what_is_published_goes_through_the_exchange_of_its_channel() -> N
         assert (exchange, message.headers, message.priority) == ("orders", {"a": 1}, 4)
         assert message.properties == Properties(routing_key="created", correlation_id="c-1")
         assert (told.sent[0].receiver, told.sent[0].name) == ("orders", "created")
+        sending = told.sending[0]
+        assert (sending.operation, sending.names, sending.receiver) == (
+            *("publish", ("created",), "orders"),
+        )
         await service.publish("orders", "created", 2)
         assert transport.created == ["orders"], "it is made once"
         assert transport.sent == []
