@@ -585,3 +585,20 @@ async def test_what_continue_on_error_ignores_is_logged(caplog: pytest.LogCaptur
     assert "on purpose" in second.message
     assert not second.exc_info
     assert (transport.retries, transport.letters) == ([], [])
+
+
+async def test_handlers_that_may_run_once_only_run_in_the_first_delivery() -> None:
+    transport, runs = Stored(), list[str]()
+    sub = Subscriber(transport, exchange="e", queue="q")
+
+    @sub.on("#", idempotent="no")
+    async def once(data: int) -> None:
+        runs.append("once")
+
+    @sub.on("#", idempotent="unknown")
+    async def unknown(data: int) -> None:
+        runs.append("unknown")
+
+    async with sub:
+        await handled(sub, transport)
+    assert (runs, transport.letters) == (["once", "unknown"], [])
