@@ -35,7 +35,7 @@ from matador.model.topology import Topology, WorkQueue
 from matador.testing import wait_for
 from matador.transports.base import Subscription
 from matador.transports.rabbitmq import RabbitMQTransport, deliveries, wire
-from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpChannel
 from matador.transports.rabbitmq.publisher import Publication
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]

@@ -14,7 +14,7 @@ from pika import exceptions as pika_errors
 
 from matador.errors import MatadorError, NotConnectedError, QueueNotFoundError
 from matador.model.message import TopologyNote
-from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpChannel
 from matador.transports.rabbitmq.errors import PRECONDITION_FAILED
 from matador.transports.rabbitmq.session import AmqpSession
 from matador.transports.rabbitmq.topology import AmqpBinding, AmqpExchange, AmqpObject, AmqpQueue

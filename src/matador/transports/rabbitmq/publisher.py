@@ -18,8 +18,7 @@ from matador.errors import (
 )
 from matador.transports.kit.wakeup import Waiters, Wakeup
 from matador.transports.rabbitmq import frames
-from matador.transports.rabbitmq.channel import AmqpChannel
-from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.connection import AmqpChannel, AmqpConnection
 from matador.transports.rabbitmq.errors import publishing_refused, reason_of, translate
 from matador.transports.rabbitmq.wire import id_of
 

@@ -20,8 +20,7 @@ from pika.exceptions import ConnectionClosedByBroker
 
 from matador.errors import MatadorError, QueueNotFoundError
 from matador.model.text import SHORT_TEXT, storable_text
-from matador.transports.rabbitmq.channel import AmqpChannel
-from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.connection import AmqpChannel, AmqpConnection
 from matador.transports.rabbitmq.publisher import DIRECT_REPLY
 from matador.transports.rabbitmq.session import AmqpSession
 

@@ -13,8 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
 from matador.errors import ConnectionFailedError
-from matador.transports.rabbitmq.channel import AmqpChannel
-from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.connection import AmqpChannel, AmqpConnection
 from matador.transports.rabbitmq.errors import translate
 from matador.transports.rabbitmq.management import Management
 from matador.transports.rabbitmq.options import RabbitMQAddress

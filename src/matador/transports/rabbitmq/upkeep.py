@@ -21,8 +21,7 @@ from matador.errors import (
 from matador.model.message import Message, TopologyNote
 from matador.model.topology import Topology
 from matador.transports.rabbitmq import delays
-from matador.transports.rabbitmq.channel import AmqpChannel
-from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.connection import AmqpChannel, AmqpConnection
 from matador.transports.rabbitmq.declare import declare
 from matador.transports.rabbitmq.delays import Hop
 from matador.transports.rabbitmq.options import RabbitMQAddress

@@ -13,9 +13,9 @@ from typing import Any
 from matador.errors import MessageTooLargeError, UnstorableError
 from matador.model.message import DELIVERIES_HEADER, REASON_HEADER, Headers, Message, Properties
 from matador.model.text import SHORT_TEXT, storable_text
-from matador.transports.rabbitmq import properties as amqp
+from matador.transports.rabbitmq import frames as amqp
 from matador.transports.rabbitmq.delays import MARK
-from matador.transports.rabbitmq.properties import DEATHS, OURS, read_properties
+from matador.transports.rabbitmq.frames import DEATHS, OURS, read_properties
 
 ORDERING_KEY = "x-matador-ordering-key"
 DELIVERIES = DELIVERIES_HEADER
