@@ -290,13 +290,13 @@ async def test_somebody_elses_queue_is_not_looked_after_at_every_send(
     topology = Topology(namespace, queues=["events", WorkQueue(f"{namespace}:x", exact=True)])
     await transport.apply_topology(topology)
     applied: list[object] = []
-    apply = transport._upkeep._apply
+    apply = transport._topologies._apply
 
     async def counted(session: Any, topology: Topology) -> Any:
         applied.append(topology)
         return await apply(session, topology)
 
-    monkeypatch.setattr(transport._upkeep, "_apply", counted)
+    monkeypatch.setattr(transport._topologies, "_apply", counted)
     for _ in range(20):
         (outcome,) = await transport.send([Message("m", f"{namespace}:x", b"")])
         assert isinstance(outcome, QueueNotFoundError)
@@ -307,13 +307,13 @@ async def test_many_who_find_it_gone_make_it_once(
     transport: RabbitMQTransport, queue: str, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     applied: list[object] = []
-    apply = transport._upkeep._apply
+    apply = transport._topologies._apply
 
     async def counted(session: Any, topology: Topology) -> Any:
         applied.append(topology)
         return await apply(session, topology)
 
-    monkeypatch.setattr(transport._upkeep, "_apply", counted)
+    monkeypatch.setattr(transport._topologies, "_apply", counted)
     raw.channel.queue_delete(queue)
     sending = [transport.send([Message(str(n), queue, b"")]) for n in range(20)]
     assert await asyncio.gather(*sending) == [[None]] * 20

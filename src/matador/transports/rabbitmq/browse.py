@@ -26,7 +26,7 @@ from matador.model.message import REASON_HEADER, Delivery, Release, StoredMessag
 from matador.model.topology import DEAD_LETTER_KINDS
 from matador.transports.rabbitmq import delays, frames, wire
 from matador.transports.rabbitmq.deliveries import ChannelDeliveries, hold_of
-from matador.transports.rabbitmq.send import OutgoingMessages
+from matador.transports.rabbitmq.outgoing import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
 from matador.transports.rabbitmq.settle import settle
 

@@ -1,26 +1,47 @@
-"""Declares the objects of a topology, and reports those that exist with other arguments.
+"""Declares the objects of topologies, and reports those that exist with other arguments.
 
-Also finds out which queues refuse messages while they are full.
+Objects are declared again on every new connection, and when one was deleted. The queues for delays
+are created on first use (``outgoing``). Also finds out which queues refuse messages while they are
+full.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pika import exceptions as pika_errors
 
-from matador.errors import MatadorError, NotConnectedError, QueueNotFoundError
+from matador.errors import (
+    MatadorError,
+    NotConnectedError,
+    QueueNotFoundError,
+    UnsupportedError,
+)
 from matador.model.message import TopologyNote
-from matador.transports.rabbitmq.connection import AmqpChannel
+from matador.model.topology import Topology
+from matador.transports.rabbitmq import delays
+from matador.transports.rabbitmq.connection import AmqpChannel, AmqpConnection
 from matador.transports.rabbitmq.errors import PRECONDITION_FAILED
+from matador.transports.rabbitmq.options import RabbitMQAddress
+from matador.transports.rabbitmq.outgoing import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
-from matador.transports.rabbitmq.topology import AmqpBinding, AmqpExchange, AmqpObject, AmqpQueue
+from matador.transports.rabbitmq.topology import (
+    AmqpBinding,
+    AmqpExchange,
+    AmqpObject,
+    AmqpQueue,
+    plan_for,
+    plugin_exchange,
+    route_of,
+)
 
 log = logging.getLogger("matador.rabbitmq")
 
+_CANCELLING = 0.3  # seconds in which consumers learn that their queue was deleted
 _MOST_DIFFERENCES = 20
 # The broker compares these first and stops there. We cannot adopt them, either.
 _FIXED = frozenset({"type", "durable", "exclusive", "auto_delete"})
@@ -32,6 +53,165 @@ _INEQUIVALENT = re.compile(
     re.DOTALL,
 )
 _VALUE = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?$")
+
+
+class AppliedTopologies:
+    """The topologies that one transport has applied.
+
+    Their objects are declared again on every new connection, and when one was deleted.
+    """
+
+    def __init__(self, address: RabbitMQAddress, outgoing: OutgoingMessages) -> None:
+        self._address = address
+        self._outgoing = outgoing
+        self._topologies: list[Topology] = []
+        self._plugin: bool | None = None
+        self._creating_again = asyncio.Lock()
+        self._applied: dict[Topology, float] = {}  # when each was applied
+
+    def forget_server(self) -> None:
+        """Look for the plugin again: the next connection may be to another server."""
+        self._plugin = None
+
+    async def restore(self, session: AmqpSession) -> None:
+        """Declare everything on a new connection."""
+        for topology in list(self._topologies):
+            await self._apply(session, topology)
+
+    async def apply(self, session: AmqpSession, topology: Topology) -> Sequence[TopologyNote]:
+        notes = await self._apply(session, topology)
+        self._topologies = [one for one in self._topologies if not _replaces(topology, one)]
+        self._topologies.append(topology)
+        self._applied = {
+            one: when for one, when in self._applied.items() if one in self._topologies
+        }
+        return notes
+
+    async def delete_queue(self, session: AmqpSession, queue: str) -> None:
+        """Delete a queue, and do not create it again."""
+        self._topologies = [one.without_queue(queue) for one in self._topologies]
+        self._outgoing.forget(queue)
+        async with session.channel() as channel:
+            await channel.delete_queue(queue)
+
+    async def unbind(self, session: AmqpSession, exchange: str, queue: str, pattern: str) -> None:
+        """Remove a binding, and do not create it again."""
+        self._topologies = [
+            one.without_binding(exchange, queue, pattern) for one in self._topologies
+        ]
+        try:
+            async with session.channel() as channel:
+                await channel.unbind(AmqpBinding(queue, exchange, pattern))
+        except QueueNotFoundError:  # the queue or the exchange is gone, and so is the binding
+            return
+
+    async def redeclare(self, session: AmqpSession, queue: str) -> bool:
+        """Create a queue again if it belongs to an applied topology; False if it does not."""
+        topology = self._owner(queue)
+        if topology is None:
+            return False
+        await self._apply(session, topology)
+        return True
+
+    async def create_again(
+        self, session: AmqpSession, names: Collection[str], since: float
+    ) -> bool:
+        """Declare the topologies that have these names, unless that was done after ``since``.
+
+        Concurrent calls declare a topology once.
+
+        Returns:
+            False if no topology has any of the names.
+
+        Raises:
+            TransportError: the broker refuses, or the connection is lost.
+        """
+        owners = {id(one): one for name in names if (one := self._owner(name)) is not None}
+        if not owners:
+            return False
+        async with self._creating_again:
+            for topology in owners.values():
+                if self._applied.get(topology, -1.0) < since:
+                    log.warning("%s: an object was deleted; creating it again", topology.namespace)
+                    # RabbitMQ does not cancel the consumers of a quorum queue that is created
+                    # again at once: they would wait forever on a queue that is gone.
+                    await asyncio.sleep(_CANCELLING)
+                    await self._apply(session, topology)
+        return True
+
+    async def _apply(self, session: AmqpSession, topology: Topology) -> list[TopologyNote]:
+        self._outgoing.declared(topology)
+        if not topology.queues:  # it only publishes
+            plan = plan_for(topology, due_exchange=None, plugin=False)
+            return (await declare(session, plan)).notes
+        plugin = await self._has_plugin(session, topology.namespace)
+        notes: list[TopologyNote] = []
+        prefix = self._address.delay_prefix
+        missing = await session.create(delays.objects(prefix))
+        if missing is not None and not plugin:
+            notes.append(TopologyNote(None, f"messages cannot be delayed: {missing}"))
+        due = None if missing else delays.due_exchange(prefix)
+        declared = await declare(session, plan_for(topology, due_exchange=due, plugin=plugin))
+        notes += declared.notes
+        for queue in topology.queues:
+            if queue.retention is not None:
+                text = "no retention: RabbitMQ keeps no finished messages"
+                notes.append(TopologyNote(topology.full_name(queue.name), text))
+        self._outgoing.learn(
+            topology, plugin=plugin, delays_missing=missing, refusing=declared.refusing
+        )
+        self._applied[topology] = asyncio.get_running_loop().time()
+        return notes
+
+    async def _has_plugin(self, session: AmqpSession, namespace: str) -> bool:
+        """Create the exchange of the delayed-message plugin, if the server has the plugin.
+
+        On a separate connection, because RabbitMQ closes it if there is no plugin.
+        """
+        if self._address.delays == "levels" or self._plugin is False:
+            return False
+        host, port = session.publishing.host, session.publishing.port
+        found = False
+        try:
+            probe = await AmqpConnection.open(self._address, host, port, "looking for a plugin")
+            try:
+                await (await AmqpChannel.open(probe)).declare(plugin_exchange(namespace))
+                found = True
+            finally:
+                await probe.disconnect()
+        except MatadorError as error:
+            log.debug("no delayed-message plugin: %s", error)
+        self._plugin = found
+        if self._address.delays == "plugin" and not found:
+            raise UnsupportedError(
+                "the server has no delayed-message plugin; leave out delays=plugin"
+            )
+        return found
+
+    def _owner(self, name: str) -> Topology | None:
+        """The topology of a queue, of a dead-letter queue or of an exchange."""
+        for topology in self._topologies:
+            if name in _names_in(topology):
+                return topology
+        return None
+
+
+def _names_in(topology: Topology) -> set[str]:
+    """The names by which publications reach what a topology declares."""
+    names = {exchange.name for exchange in topology.exchanges}
+    for queue in topology.queues:
+        names.add(topology.full_name(queue.name))
+        letters = route_of(topology, queue, plugin=False).letters
+        names.update(route.key for route in letters.values())
+    return names
+
+
+def _replaces(new: Topology, old: Topology) -> bool:
+    """Whether nothing is lost if ``new`` takes the place of ``old``."""
+    return new.namespace == old.namespace and _names_in(old) <= _names_in(new)
+
+
+# -- declaring and comparing ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,299 +1,310 @@
-"""What is published for a message or a settlement: to which exchange, with which properties.
+"""Sends messages: creates what a delay needs, checks callers, creates again what was deleted.
 
-A queue of an applied topology is reached through the exchange of its namespace, as the wire format
-says. Any other queue is reached directly, through the default exchange.
+RabbitMQ ends a whole connection for a direct reply-to address that it cannot resolve: a forged one,
+or one of a node that has left the cluster. A client could thus have the server lose all requests
+that it is handling, again and again. So each address is declared passively first, as RabbitMQ
+recommends for finding out whether a caller is still there, on a connection for nothing else.
+
+A reply must not fail because its address could not be checked: it is sent all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import builtins
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
-import msgspec
+from pika.exceptions import ConnectionClosedByBroker
 
-from matador.errors import (
-    DelaysNotSupportedError,
-    MatadorError,
-    MessageTooLargeError,
-    QueueNotFoundError,
-    UnstorableError,
-)
-from matador.model.message import (
-    DeadLetter,
-    Headers,
-    Message,
-    Properties,
-    Release,
-    Retry,
-    Settlement,
-)
-from matador.model.topology import Topology, dead_letter_name
-from matador.transports.clock import Clock
-from matador.transports.kit.dead_letters import dead_letter_of
-from matador.transports.rabbitmq import delays, wire
-from matador.transports.rabbitmq.delays import Hop
-from matador.transports.rabbitmq.deliveries import AmqpHold
-from matador.transports.rabbitmq.options import RabbitMQAddress
-from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication
-from matador.transports.rabbitmq.topology import INTERNAL_SUFFIXES, AmqpRoute, route_of
+from matador.errors import MatadorError, QueueNotFoundError, SendRefusedError
+from matador.model.message import Message
+from matador.model.text import SHORT_TEXT, storable_text
+from matador.transports.rabbitmq.connection import AmqpChannel, AmqpConnection
+from matador.transports.rabbitmq.declare import AppliedTopologies
+from matador.transports.rabbitmq.outgoing import OutgoingMessages
+from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication, UnroutableError
+from matador.transports.rabbitmq.session import AmqpSession
 
-_NO_PROPERTIES = Properties()
-_LONGEST_NAME = 255
-_PLUGIN_MAX = (1 << 32) - 1  # milliseconds
-_UNTIL_ROOM = 1.0  # seconds until a message that was given back may be in its full queue
+log = logging.getLogger("matador.rabbitmq")
+
+_CALLER = f"{DIRECT_REPLY}."
+"""How the address of a caller begins, as others see it."""
+
+_CREATE_AGAIN_AFTER = 1.0  # seconds after an attempt that did not bring a queue back
+_INTERNAL_ERROR = 541
+_MOST_CALLERS = 10_000
+_UNTIL_CLOSED = 1.0  # seconds between the end of a channel and that of its connection
+_LONGEST_LOOK_UP = 3.0  # seconds, in which replies to new callers wait
+_LEFT_ALONE = 10.0  # seconds without look-ups after one that could not be made
 
 
-_DIRECT = AmqpRoute()
+class Sender:
+    """Sends the messages of one transport, and publishes what its settlements store."""
 
+    def __init__(self, outgoing: OutgoingMessages, topologies: AppliedTopologies) -> None:
+        self._outgoing = outgoing
+        self._topologies = topologies
+        self._callers = ReplyAddresses()
+        self._still_missing: dict[str, float] = {}  # when: although its topology was declared
 
-class OutgoingMessages:
-    """Makes publications of messages and settlements, using the applied topologies."""
+    async def send(
+        self, session: AmqpSession, messages: Sequence[Message]
+    ) -> Sequence[MatadorError | None]:
+        """Send messages; return the outcome of each.
 
-    def __init__(self, address: RabbitMQAddress, clock: Clock) -> None:
-        self._limit = address.max_message_size
-        self._prefix = address.delay_prefix
-        self._user = address.user
-        self._clock = clock
-        self._routes: dict[str, AmqpRoute] = {}
-        self._exchanges: set[str] = set()
-        self._delays_missing: MatadorError | None = None
-        self._refusing: dict[str, str] = {}
-        self.made: set[Hop] = set()
-        """Hops whose queues exist."""
-        self.refused: dict[Hop, MatadorError] = {}
-        """Hops whose queues could not be created, and why."""
-        self.frame_max = 131072
+        Raises:
+            NotConnectedError: the connection is lost.
+        """
+        delayed = [message for message in messages if message.delay > 0]
+        if delayed:
+            await self._outgoing.create_hops(session, delayed)
+        callers = [one.queue for one in messages if one.queue.startswith(_CALLER)]
+        if not callers:
+            return await self._send(session, self._outgoing.publication, messages, delayed)
+        unknown = self._callers.unknown(session, callers)
+        if not unknown:
+            return await self._send(session, self._reply, messages, delayed)
+        # Other messages do not wait while unknown callers are looked up. The order for each queue
+        # stays.
+        parts: list[list[int]] = [[], []]
+        for place, message in enumerate(messages):
+            parts[message.queue in unknown].append(place)
+        outcomes: list[MatadorError | None] = [None] * len(messages)
+        for places in parts:
+            if places is parts[1]:
+                await self._callers.look_up(session, unknown)
+            part = [messages[place] for place in places]
+            for place, outcome in zip(
+                places, await self._send(session, self._reply, part, delayed), strict=True
+            ):
+                outcomes[place] = outcome
+        return outcomes
 
-    def learn(
+    async def send_routed(
+        self, session: AmqpSession, exchange: str, messages: Sequence[Message]
+    ) -> Sequence[MatadorError | None]:
+        """Send messages to the queues whose bindings match; return the outcome of each."""
+        return await self._send(session, partial(self._outgoing.routed, exchange), messages)
+
+    def _reply(self, message: Message) -> Publication:
+        self._callers.check(message.queue)
+        return self._outgoing.publication(message)
+
+    async def _send(
         self,
-        topology: Topology,
-        *,
-        plugin: bool,
-        delays_missing: MatadorError | None,
-        refusing: Mapping[str, str],
-    ) -> None:
-        """Reach the queues of this topology through its exchanges from now on.
-
-        ``refusing``: the ``x-overflow`` of those that refuse messages while they are full.
-        """
-        self._delays_missing = delays_missing
-        self.made.clear()  # somebody may have deleted them
-        self.refused.clear()
-        for queue in topology.queues:
-            full = topology.full_name(queue.name)
-            self._routes[full] = route_of(topology, queue, plugin=plugin)
-            self._refusing.pop(full, None)
-        self._refusing.update(refusing)
-
-    def declared(self, topology: Topology) -> None:
-        """The exchanges of this topology carry what users publish."""
-        self._exchanges.update(exchange.name for exchange in topology.exchanges)
-
-    def is_internal(self, exchange: bytes) -> bool:
-        """Does this exchange reach queues by their names, rather than by users' routing keys?
-
-        Also those of topologies that were not applied here, by their names: tools read any queue.
-        """
-        name = str(exchange, "utf-8", "replace")
-        if name in self._exchanges:
-            return False
-        if name.endswith(INTERNAL_SUFFIXES) or name in ("dlx", delays.due_exchange(self._prefix)):
-            return True
-        return any(
-            name in (route.main, route.dead, route.delayed)
-            or any(name == letters.exchange for letters in route.letters.values())
-            for route in self._routes.values()
-        )
-
-    def refuses(self, queue: str) -> bool:
-        """Does this queue refuse messages while it is full?"""
-        return queue in self._refusing
-
-    def forget(self, queue: str) -> None:
-        """Reach a queue directly again: it no longer belongs to a topology."""
-        self._routes.pop(queue, None)
-
-    def publication(self, message: Message, reserve: int = wire.RESERVE) -> Publication:
-        """What to publish for a message; ``reserve`` bytes are left for its retries.
-
-        Raises:
-            MatadorError: the message is too large, or cannot be delayed.
-        """
-        if len(message.body) > self._limit:
-            raise MessageTooLargeError(len(message.body), self._limit)
-        if message.delay > 0:
-            return self._delayed(message, reserve)
-        queue = message.queue
-        route = self._routes.get(queue)
-        if route is None:
-            _check_name(queue)
-            route = _DIRECT
-        # RabbitMQ reports a reply as unroutable even if it arrives. One without an id is a reply
-        # to a queue: if that is gone, so is whoever asked.
-        mandatory = bool(message.id) and not queue.startswith(DIRECT_REPLY)
-        return self._made(message, route.main, queue, None, reserve, mandatory)
-
-    def routed(self, exchange: str, message: Message) -> Publication:
-        """What to publish for every queue whose binding matches the message's routing key.
-
-        Raises:
-            MatadorError: the message is too large or delayed, or its key is too long.
-        """
-        if len(message.body) > self._limit:
-            raise MessageTooLargeError(len(message.body), self._limit)
-        if message.delay > 0:
-            raise DelaysNotSupportedError("RabbitMQ cannot delay what is published to an exchange")
-        given = message.properties or _NO_PROPERTIES
-        key = given.routing_key or ""
-        if len(key) * 4 > _LONGEST_NAME and len(key.encode("utf-8", "replace")) > _LONGEST_NAME:
-            raise UnstorableError(f"the routing key {key[:80]!r}… has more than 255 bytes")
-        if message.properties is None:
-            message = msgspec.structs.replace(message, properties=given)
-        return self._made(message, exchange, key, None, wire.RESERVE, routed=True)
-
-    def successor(self, settlement: Settlement, hold: AmqpHold) -> Publication:
-        """What must be stored before a delivery is acknowledged.
-
-        Raises:
-            MatadorError: it cannot be stored.
-        """
-        match settlement:
-            case Retry():
-                return self.publication(settlement.message, 0)
-            case DeadLetter():
-                return self._dead_letter(settlement, hold)
-            case Release():
-                # The message as it was delivered, with its delivery count in a header.
-                properties = wire.copy_of(
-                    hold.properties, hold.deliveries, self.frame_max, self._user, hold.routing_key
-                )
-                id_ = wire.id_of(properties)
-                queue = settlement.receipt.queue
-                return Publication("", queue, id_, properties, hold.body, released=True)
-            case _:
-                raise AssertionError("a completed delivery has no successor")
-
-    def later(self, publication: Publication) -> tuple[Publication, Hop]:
-        """The same for a queue that is full: it waits for a second in a hop of the queue's own.
-
-        Raises:
-            MatadorError: it cannot be delayed.
-        """
-        queue = publication.key
-        self._route(queue)
-        self._check_hops()
-        if self._refusing.get(queue) == "reject-publish-dlx":
-            raise DelaysNotSupportedError(f"{queue} makes dead letters of what it refuses")
-        (hop,) = delays.with_own_end(self._prefix, delays.path(_UNTIL_ROOM), queue)
-        properties = wire.marked(publication.properties, delays.marks([hop]), self.frame_max)
-        properties = wire.expiring(properties, hop.ttl)
-        exchange = delays.hop_exchange(self._prefix, hop.left)
-        return publication._replace(exchange=exchange, properties=properties, delayed=True), hop
-
-    def _dead_letter(self, settlement: DeadLetter, hold: AmqpHold) -> Publication:
-        source, reason = settlement.receipt.queue, settlement.reason
-        target = dead_letter_name(source, settlement.kind)
-        route = self._routes.get(source, _DIRECT)
-        exchange, key = route.letters.get(settlement.kind) or (route.dead, target)
-        if not exchange and len(target.encode()) > _LONGEST_NAME:
-            raise UnstorableError(f"the name of the dead-letter queue is too long: {target[:80]}…")
-        if settlement.message is not None and not settlement.bare:
-            return self._made(dead_letter_of(settlement, settlement.message), exchange, key)
-        if settlement.bare:
-            properties = wire.bare_letter(hold.properties, reason, self._now())
-        else:
-            properties = wire.raw_letter(
-                hold.properties, reason, self._now(), self.frame_max, self._user, hold.routing_key
-            )
-        return Publication(exchange, key, wire.id_of(properties), properties, hold.body)
-
-    def _made(
-        self,
-        message: Message,
-        exchange: str,
-        key: str,
-        marks: Headers | None = None,
-        reserve: int = 0,
-        mandatory: bool = True,
-        routed: bool = False,
-    ) -> Publication:
-        id_ = wire.id_property(message.id)
-        most = self.frame_max - reserve
-        properties = wire.properties_of(message, id_, self._now(), most, marks, routed=routed)
-        return Publication(exchange, key, id_, properties, message.body, mandatory, routed)
-
-    def _now(self) -> int:
-        return round(self._clock.time() * 1000)
-
-    # -- delays -----------------------------------------------------------------------------------
-
-    def unmade(self, messages: Iterable[Message]) -> list[Hop]:
-        """The hops of these messages whose queues this process has not declared yet."""
-        hops: set[Hop] = set()
-        for message in messages:
+        session: AmqpSession,
+        make: Callable[[Message], Publication],
+        messages: Sequence[Message],
+        delayed: Sequence[Message] = (),
+    ) -> Sequence[MatadorError | None]:
+        publications: list[Publication] = []
+        problems: dict[int, MatadorError] = {}
+        for place, message in enumerate(messages):
             try:
-                hops.update(self._hops(message))
-            except MatadorError:  # reported when it is published
-                continue
-        return list(hops - self.made)
+                publications.append(make(message))
+            except MatadorError as error:
+                problems[place] = error
+        outcomes = await self.publish(session, publications, delayed)
+        if not problems:
+            return outcomes
+        rest = iter(outcomes)
+        return [
+            problems[place] if place in problems else next(rest) for place in range(len(messages))
+        ]
 
-    def _hops(self, message: Message) -> list[Hop]:
-        """The hops of a delayed message; none if the plugin delays it.
+    async def publish(
+        self,
+        session: AmqpSession,
+        publications: Sequence[Publication],
+        delayed: Sequence[Message] = (),
+    ) -> list[MatadorError | None]:
+        """Publish; create once more what was deleted, if a topology has it. Never raises.
+
+        ``delayed``: the messages among them whose hops may have to be created again.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        outcomes = await session.publisher.publish(publications)
+        if not any(outcomes):
+            return outcomes
+        gone = [
+            place
+            for place, one in enumerate(outcomes)
+            if isinstance(one, QueueNotFoundError) and not isinstance(one, UnroutableError)
+        ]
+        targets = {publications[place].target for place in gone}
+        if targets and await self._create_again(session, targets, delayed, started):
+            again = await session.publisher.publish([publications[place] for place in gone])
+            for place, error in zip(gone, again, strict=True):
+                outcomes[place] = error
+                if isinstance(error, QueueNotFoundError):
+                    self._still_missing[publications[place].target] = loop.time()
+        full = [
+            place
+            for place, one in enumerate(outcomes)
+            if isinstance(one, SendRefusedError) and one.queue and publications[place].released
+        ]
+        if full:
+            await self._publish_later(session, publications, outcomes, full)
+        return outcomes
+
+    async def _publish_later(
+        self,
+        session: AmqpSession,
+        publications: Sequence[Publication],
+        outcomes: list[MatadorError | None],
+        full: Sequence[int],
+    ) -> None:
+        """Delay copies that their full queues refused, so that they arrive when there is room.
+
+        Returned to their places instead, they would count as deliveries of a worker that died.
+        """
+        delayed: dict[int, Publication] = {}
+        for place in full:
+            try:
+                delayed[place] = await self._outgoing.later(session, publications[place])
+            except MatadorError as error:
+                log.debug("%s cannot be delayed: %s", publications[place].key, error)
+        again = await session.publisher.publish(list(delayed.values()))
+        for place, error in zip(delayed, again, strict=True):
+            outcomes[place] = error
+
+    async def _create_again(
+        self,
+        session: AmqpSession,
+        names: Collection[str],
+        delayed: Sequence[Message],
+        since: float,
+    ) -> bool:
+        """Create what is missing unless that was done after ``since``; False if nothing was."""
+        latest = asyncio.get_running_loop().time() - _CREATE_AGAIN_AFTER
+        names = [one for one in names if self._still_missing.get(one, latest - 1) < latest]
+        try:
+            if not await self._topologies.create_again(session, names, since):
+                return False
+            await self._outgoing.create_hops(session, delayed)
+        except MatadorError as error:
+            log.warning("what was deleted could not be created again: %s", error)
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close the connection on which callers are looked up."""
+        await self._callers.close()
+
+
+class ReplyAddresses:
+    """What is known of the addresses of callers, for one session at a time."""
+
+    def __init__(self) -> None:
+        self._session: AmqpSession | None = None
+        self._connection: AmqpConnection | None = None
+        self._harmful: OrderedDict[str, bool] = OrderedDict()
+        self._asking = asyncio.Lock()
+        self._ask_again_at = 0.0
+
+    def unknown(self, session: AmqpSession, addresses: Iterable[str]) -> set[str]:
+        """Those of these addresses that must be looked up. The others were used just now."""
+        if session is not self._session:  # a lost connection may have been an address's fault
+            self._session = session
+            self._harmful.clear()
+        unknown: set[str] = set()
+        for address in addresses:
+            if address in self._harmful:
+                self._harmful.move_to_end(address)
+            else:
+                unknown.add(address)
+        return unknown
+
+    async def look_up(self, session: AmqpSession, addresses: Iterable[str]) -> None:
+        """Ask about addresses that are not known yet. Never raises."""
+        loop = asyncio.get_running_loop()
+        for address in addresses:
+            async with self._asking:
+                if address in self._harmful or loop.time() < self._ask_again_at:
+                    continue
+                try:
+                    async with asyncio.timeout(_LONGEST_LOOK_UP):
+                        await self._ask(session, address)
+                except (MatadorError, builtins.TimeoutError) as error:
+                    self._ask_again_at = loop.time() + _LEFT_ALONE
+                    self._drop()
+                    log.warning(
+                        "could not ask about the address of a caller, so replies are sent "
+                        "unchecked for %.0f s: %s",
+                        _LEFT_ALONE,
+                        str(error) or f"no answer in {_LONGEST_LOOK_UP:g} s",
+                    )
+
+    def check(self, queue: str) -> None:
+        """Raise if a message to this queue would end the connection.
 
         Raises:
-            MatadorError: the message cannot be delayed.
+            QueueNotFoundError: RabbitMQ cannot resolve the address.
         """
-        queue, delay = message.queue, message.delay
-        route = self._route(queue)
-        if route.delayed and delay * 1000 <= _PLUGIN_MAX:
-            return []
-        self._check_hops()
-        if delay > delays.MAX_DELAY:
-            raise DelaysNotSupportedError(
-                f"the longest delay is {delays.MAX_DELAY:.0f} s, got {delay:g} s"
-            )
-        hops = delays.path(delay)
-        if queue in self._refusing:
-            return delays.with_own_end(self._prefix, hops, queue)
-        return hops
-
-    def _route(self, queue: str) -> AmqpRoute:
-        route = self._routes.get(queue)
-        if route is None:
+        if self._harmful.get(queue):
             raise QueueNotFoundError(
-                f"{queue!r} is not in a topology that was applied here, so its messages "
-                f"cannot be delayed"
+                f"RabbitMQ cannot resolve the address {storable_text(queue, SHORT_TEXT)!r}: it is "
+                f"forged, or its caller was connected to a node that has left the cluster"
             )
-        return route
 
-    def _check_hops(self) -> None:
-        if self._delays_missing is not None:
-            raise DelaysNotSupportedError(
-                f"the queues for delays could not be created: {self._delays_missing}"
-            ) from self._delays_missing
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect()
 
-    def _delayed(self, message: Message, reserve: int) -> Publication:
-        queue, delay = message.queue, message.delay
-        hops = self._hops(message)
-        if not hops:
-            # The plugin stores the message itself. No queue has it yet, so it is not mandatory.
-            marks = {"x-delay": max(1, -int(-delay * 1000 // 1))}
-            exchange = self._routes[queue].delayed
-            return self._made(message, exchange, queue, marks, reserve, mandatory=False)
-        refused = next((self.refused[hop] for hop in hops if hop in self.refused), None)
-        if refused is not None:
-            raise DelaysNotSupportedError(
-                f"the queues for a delay of {delay:g} s could not be created: {refused}"
-            ) from refused
-        exchange = delays.hop_exchange(self._prefix, hops[0].left)
-        made = self._made(message, exchange, queue, delays.marks(hops), reserve)
-        properties = wire.expiring(made.properties, hops[0].ttl)
-        return made._replace(delayed=True, properties=properties)
+    def _drop(self) -> None:
+        """Forget a connection that does not answer."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.cut()
+
+    async def _ask(self, session: AmqpSession, address: str) -> None:
+        """Note what is known of an address afterwards.
+
+        Raises:
+            MatadorError: nobody could be asked.
+        """
+        connection = await self._connect(session)
+        try:
+            channel = await AmqpChannel.open(connection)
+            await channel.count_ready(address)
+            await channel.close()
+        except QueueNotFoundError:
+            pass  # the caller is gone, and RabbitMQ drops the reply
+        except MatadorError as error:
+            if await _was_ended(connection):
+                self._note(address, harmful=True)
+            elif connection.lost.done():
+                log.debug("could not ask about the address of a caller: %s", error)
+            else:
+                raise
+            return
+        self._note(address, harmful=False)
+
+    def _note(self, address: str, *, harmful: bool) -> None:
+        self._harmful[address] = harmful
+        if len(self._harmful) > _MOST_CALLERS:
+            self._harmful.popitem(last=False)
+
+    async def _connect(self, session: AmqpSession) -> AmqpConnection:
+        known, at = self._connection, session.consuming
+        if known is not None and known.is_open and (known.host, known.port) == (at.host, at.port):
+            return known
+        await self.close()
+        opened = await AmqpConnection.open(session.address, at.host, at.port, "reply addresses")
+        self._connection = opened
+        return opened
 
 
-def _check_name(queue: str) -> None:
-    try:
-        size = len(queue.encode())
-    except UnicodeEncodeError:
-        size = 0
-    if not 0 < size <= _LONGEST_NAME:
-        raise QueueNotFoundError(f"there is no queue {queue[:80]!r}: invalid name")
+async def _was_ended(connection: AmqpConnection) -> bool:
+    """Whether the broker has ended the connection because of what was asked."""
+    await asyncio.wait([connection.lost], timeout=_UNTIL_CLOSED)
+    if not connection.lost.done():
+        return False
+    reason = connection.lost.result()
+    return isinstance(reason, ConnectionClosedByBroker) and reason.reply_code == _INTERNAL_ERROR

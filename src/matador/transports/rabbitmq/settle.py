@@ -10,8 +10,8 @@ from matador.errors import MatadorError
 from matador.model.message import Complete, Release, Settlement
 from matador.transports.kit.errors import lease_lost
 from matador.transports.rabbitmq.deliveries import AmqpHold, ChannelDeliveries, hold_of
+from matador.transports.rabbitmq.outgoing import OutgoingMessages
 from matador.transports.rabbitmq.publisher import Publication
-from matador.transports.rabbitmq.send import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
 
 log = logging.getLogger("matador.rabbitmq")

@@ -108,8 +108,14 @@ def _is_direct(queue: WorkQueue) -> bool:
 
 
 def delayed_exchange(namespace: str) -> str:
-    """The exchange of the delayed-message plugin."""
+    """The name of the exchange of the delayed-message plugin."""
     return f"{namespace}.delayed"
+
+
+def plugin_exchange(namespace: str) -> AmqpExchange:
+    """The exchange of the delayed-message plugin. Only a server with the plugin can create it."""
+    name = delayed_exchange(namespace)
+    return AmqpExchange(name, "x-delayed-message", {"x-delayed-type": "direct"})
 
 
 def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> Iterator[AmqpObject]:

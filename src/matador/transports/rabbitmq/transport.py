@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Unpack
 
 from matador.errors import MatadorError, NotConnectedError
@@ -33,17 +32,15 @@ from matador.transports.kit.replies import ReplySubscription
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.rabbitmq import browse, delays
 from matador.transports.rabbitmq.connection import AmqpConnection
-from matador.transports.rabbitmq.declare import declare
-from matador.transports.rabbitmq.doctor import examine
+from matador.transports.rabbitmq.declare import AppliedTopologies, declare
 from matador.transports.rabbitmq.options import RabbitMQAddress, RabbitMQOptions
-from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication, UnroutableError
-from matador.transports.rabbitmq.reply_addresses import CALLER, ReplyAddresses
-from matador.transports.rabbitmq.send import OutgoingMessages
+from matador.transports.rabbitmq.outgoing import OutgoingMessages
+from matador.transports.rabbitmq.publisher import DIRECT_REPLY, UnroutableError
+from matador.transports.rabbitmq.send import Sender
 from matador.transports.rabbitmq.session import AmqpSession
 from matador.transports.rabbitmq.settle import settle
 from matador.transports.rabbitmq.subscription import RabbitMQSubscription
 from matador.transports.rabbitmq.topology import plan_for
-from matador.transports.rabbitmq.upkeep import TopologyUpkeep
 from matador.transports.rabbitmq.wire import IncomingProperties
 from matador.transports.supervisor import ConnectionSupervisor
 
@@ -92,11 +89,11 @@ class RabbitMQTransport(BaseTransport):
         super().__init__(address.name)
         self._address = address
         self._outgoing = OutgoingMessages(address, clock or SystemClock())
-        self._upkeep = TopologyUpkeep(address, self._outgoing)
+        self._topologies = AppliedTopologies(address, self._outgoing)
+        self._sender = Sender(self._outgoing, self._topologies)
         self._subscriptions: set[RabbitMQSubscription] = set()
         self._replies: ReplySubscription | None = None
         self._wants_replies = False
-        self._callers = ReplyAddresses()
         self._sessions: list[AmqpSession] = []  # the current one, and lost ones being closed
         self._supervisor = ConnectionSupervisor(
             self._open_session,
@@ -150,9 +147,9 @@ class RabbitMQTransport(BaseTransport):
         if session is not None:
             await session.publisher.drain()
         await self._supervisor.stop()
-        await asyncio.gather(self._callers.close(), *(one.close() for one in self._sessions))
+        await asyncio.gather(self._sender.close(), *(one.close() for one in self._sessions))
         self._sessions.clear()
-        self._upkeep.forget_server()
+        self._topologies.forget_server()
 
     def _session_if_any(self) -> AmqpSession | None:
         try:
@@ -169,7 +166,7 @@ class RabbitMQTransport(BaseTransport):
     async def _restore(self, session: AmqpSession) -> None:
         """Restore everything on a new connection, first what the rest depends on."""
         try:
-            await self._upkeep.restore(session)
+            await self._topologies.restore(session)
             if self._wants_replies:
                 await session.publisher.receive_replies(self._reply_arrived)
             for subscription in list(self._subscriptions):
@@ -195,7 +192,7 @@ class RabbitMQTransport(BaseTransport):
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``. Queues that exist with other arguments are used as they are."""
-        return await self._upkeep.apply(self._supervisor.connection, topology)
+        return await self._topologies.apply(self._supervisor.connection, topology)
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         plan = plan_for(topology, due_exchange=None, plugin=False)
@@ -203,7 +200,7 @@ class RabbitMQTransport(BaseTransport):
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``: the server, its alarms, and delayed messages without a queue."""
-        return await examine(self._supervisor.connection)
+        return await self._supervisor.connection.examine()
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -215,72 +212,23 @@ class RabbitMQTransport(BaseTransport):
         ``SendTimeoutError`` and ``SendUnconfirmedError`` (it may be stored), ``UnstorableError``
         (it can never be stored).
         """
-        session = self._supervisor.connection
-        delayed = [message for message in messages if message.delay > 0]
-        if delayed:
-            await self._upkeep.make_hops(session, delayed)
-        callers = [one.queue for one in messages if one.queue.startswith(CALLER)]
-        if not callers:
-            return await self._publish(session, self._outgoing.publication, messages, delayed)
-        unknown = self._callers.unknown(session, callers)
-        if not unknown:
-            return await self._publish(session, self._reply, messages, delayed)
-        # Nobody else waits while strangers are looked up. The order for each queue stays.
-        parts: list[list[int]] = [[], []]
-        for place, message in enumerate(messages):
-            parts[message.queue in unknown].append(place)
-        outcomes: list[MatadorError | None] = [None] * len(messages)
-        for places in parts:
-            if places is parts[1]:
-                await self._callers.look_up(session, unknown)
-            part = [messages[place] for place in places]
-            for place, outcome in zip(
-                places, await self._publish(session, self._reply, part, delayed), strict=True
-            ):
-                outcomes[place] = outcome
-        return outcomes
-
-    def _reply(self, message: Message) -> Publication:
-        self._callers.check(message.queue)
-        return self._outgoing.publication(message)
+        return await self._sender.send(self._supervisor.connection, messages)
 
     async def publish(
         self, exchange: str, messages: Sequence[Message]
     ) -> Sequence[int | MatadorError]:
         """See ``Routing``. RabbitMQ does not say in how many queues a message is stored."""
-        make = partial(self._outgoing.routed, exchange)
-        outcomes = await self._publish(self._supervisor.connection, make, messages)
+        session = self._supervisor.connection
+        outcomes = await self._sender.send_routed(session, exchange, messages)
         return [
             0 if isinstance(one, UnroutableError) else 1 if one is None else one for one in outcomes
         ]
 
     async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
-        await self._upkeep.unbind(self._supervisor.connection, exchange, queue, pattern)
+        await self._topologies.unbind(self._supervisor.connection, exchange, queue, pattern)
 
     async def delete_queue(self, queue: str) -> None:
-        await self._upkeep.delete_queue(self._supervisor.connection, queue)
-
-    async def _publish(
-        self,
-        session: AmqpSession,
-        make: Callable[[Message], Publication],
-        messages: Sequence[Message],
-        delayed: Sequence[Message] = (),
-    ) -> Sequence[MatadorError | None]:
-        publications: list[Publication] = []
-        problems: dict[int, MatadorError] = {}
-        for place, message in enumerate(messages):
-            try:
-                publications.append(make(message))
-            except MatadorError as error:
-                problems[place] = error
-        outcomes = await self._upkeep.publish(session, publications, delayed)
-        if not problems:
-            return outcomes
-        rest = iter(outcomes)
-        return [
-            problems[place] if place in problems else next(rest) for place in range(len(messages))
-        ]
+        await self._topologies.delete_queue(self._supervisor.connection, queue)
 
     async def reply_address(self) -> str:
         """See ``Replying``. RabbitMQ replaces it in each message with the address for others."""
@@ -335,16 +283,16 @@ class RabbitMQTransport(BaseTransport):
             one.message for one in settlements if type(one) is Retry and one.message.delay > 0
         ]
         if delayed:
-            await self._upkeep.make_hops(session, delayed)
+            await self._outgoing.create_hops(session, delayed)
         return await settle(
             session,
             self._outgoing,
             settlements,
-            lambda publications: self._upkeep.publish(session, publications, delayed),
+            lambda publications: self._sender.publish(session, publications, delayed),
         )
 
     async def _redeclare(self, queue: str) -> bool:
-        return await self._upkeep.redeclare(self._supervisor.connection, queue)
+        return await self._topologies.redeclare(self._supervisor.connection, queue)
 
     async def _have_counted(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Replace deliveries by copies with a delivery count; return those that could not be."""
