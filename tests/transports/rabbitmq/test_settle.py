@@ -420,8 +420,8 @@ async def test_what_the_broker_threw_out_says_why_and_when(
     ],
 )
 def test_every_death_is_told(death: dict[str, Any], told: str) -> None:
-    assert told in wire.told_death(death)
-    assert len(wire.told_death(death)) <= SHORT_TEXT
+    assert told in wire.death_reason(death)
+    assert len(wire.death_reason(death)) <= SHORT_TEXT
 
 
 @pytest.mark.parametrize("when", [(b"S", long(b"noon")), (b"T", b"\xff" * 8), (b"V", b"")])

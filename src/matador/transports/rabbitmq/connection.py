@@ -61,7 +61,7 @@ class _Heartbeat(HeartbeatChecker):
 
 
 class AmqpConnection(AsyncioConnection):
-    """One AMQP connection. ``lost`` gets the reason when the connection is closed by anybody.
+    """One AMQP connection. ``lost`` gets the reason when either side closes it.
 
     Each frame is offered to the sink of its channel first. pika handles everything else.
     """
@@ -249,10 +249,10 @@ def _parameters(
 
 
 class AmqpChannel:
-    """A channel whose calls are awaited. The broker closes it at the first mistake.
+    """A channel whose calls are awaited. The broker closes it when one of them fails.
 
-    ``on_closed`` is called once, with the reason, when anybody closes the channel; ``on_cancel``
-    when the broker cancels a consumer.
+    ``on_closed`` is called once, with the reason, when either side closes the channel;
+    ``on_cancel`` when the broker cancels a consumer.
     """
 
     def __init__(self, connection: AmqpConnection, raw: Any) -> None:
@@ -321,7 +321,7 @@ class AmqpChannel:
         await self._call(what, method, **given, arguments=arguments)
 
     async def count_ready(self, queue: str) -> int:
-        """Return how many messages of a queue are ready. See ``count``."""
+        """Return how many messages of a queue are ready; raise what ``count`` raises."""
         return (await self.count(queue))[0]
 
     async def count(self, queue: str) -> tuple[int, int]:
@@ -369,7 +369,7 @@ class AmqpChannel:
         return int(reply.message_count)
 
     async def close(self) -> None:
-        """Close the channel; what is unacknowledged goes back to its queue. Idempotent."""
+        """Close the channel; the broker requeues unacknowledged deliveries. Idempotent."""
         if not self.is_open:
             return
         self._raw.close()
@@ -441,4 +441,4 @@ class AmqpChannel:
 
 
 def _ignore(*_: object) -> None:
-    """A callback for what the sink handles."""
+    """Take the place of a callback for frames that the sink handles."""

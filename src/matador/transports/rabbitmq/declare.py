@@ -70,7 +70,7 @@ class AppliedTopologies:
         self._applied: dict[Topology, float] = {}  # when each was applied
 
     def forget_server(self) -> None:
-        """Look for the plugin again: the next connection may be to another server."""
+        """Forget whether the server has the plugin: the next one may be another server."""
         self._plugin = None
 
     async def restore(self, session: AmqpSession) -> None:
@@ -88,14 +88,14 @@ class AppliedTopologies:
         return notes
 
     async def delete_queue(self, session: AmqpSession, queue: str) -> None:
-        """Delete a queue, and do not create it again."""
+        """Delete a queue, and do not declare it again."""
         self._topologies = [one.without_queue(queue) for one in self._topologies]
         self._outgoing.forget(queue)
         async with session.channel() as channel:
             await channel.delete_queue(queue)
 
     async def unbind(self, session: AmqpSession, exchange: str, queue: str, pattern: str) -> None:
-        """Remove a binding, and do not create it again."""
+        """Remove a binding, and do not declare it again."""
         self._topologies = [
             one.without_binding(exchange, queue, pattern) for one in self._topologies
         ]
@@ -189,7 +189,7 @@ class AppliedTopologies:
         return found
 
     def _owner(self, name: str) -> Topology | None:
-        """The topology of a queue, of a dead-letter queue or of an exchange."""
+        """Find the topology of a queue, of a dead-letter queue or of an exchange."""
         for topology in self._topologies:
             if name in _names_in(topology):
                 return topology
@@ -229,7 +229,7 @@ class ArgumentDifference:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What exists now."""
+    """What the broker has after a declaration."""
 
     notes: list[TopologyNote] = field(default_factory=list[TopologyNote])
     """The differences."""
@@ -243,7 +243,7 @@ class Declared:
 
 
 def difference_in(text: str) -> ArgumentDifference | None:
-    """The difference that the broker reports, if it reports one."""
+    """Parse the difference that the broker reports, if it reports one."""
     found = _INEQUIVALENT.search(text)
     if found is None:
         return None
@@ -277,7 +277,7 @@ async def declare(
                     text = "does not exist; it belongs to another application, which must create it"
                     notes.append(TopologyNote(thing.name, text))
             elif thing.ours:
-                # Even if an existing queue differs: a policy may say it, which AMQP does not show.
+                # Even if an existing queue differs: AMQP does not show what a policy sets.
                 result.note_overflow(thing.name, thing.arguments.get(_OVERFLOW))
                 if different := await declarer.differences(thing):
                     notes.append(TopologyNote(thing.name, f"is used as it is: {_told(different)}"))
@@ -295,7 +295,7 @@ def _told(differences: Mapping[str, ArgumentDifference]) -> str:
 
 
 class _Declarer:
-    """Declares one object after the other, on a new channel after each refusal."""
+    """Declares objects one after the other, on a new channel after each refusal."""
 
     def __init__(self, session: AmqpSession) -> None:
         self._session = session
@@ -321,9 +321,9 @@ class _Declarer:
         return True
 
     async def overflow(self, queue: AmqpQueue) -> str | int | None:
-        """What somebody else's queue does when it is full; None: the default, or not known.
+        """Find out what a queue of another application does when full; None: not known.
 
-        It is declared with an ``x-overflow`` that does not exist. So nothing is ever created, and
+        The queue is declared with an ``x-overflow`` that does not exist. So nothing is ever created, and
         the broker says how the queue differs.
         """
         asked = replace(queue, arguments={_OVERFLOW: "?"})
@@ -331,7 +331,7 @@ class _Declarer:
             different = await self.differences(asked, until=_OVERFLOW)
         except NotConnectedError:
             raise
-        except MatadorError as error:  # perhaps it may not be configured, or has been deleted
+        except MatadorError as error:  # the user may not configure it, or it has been deleted
             log.debug("%s: could not find out its %s: %s", queue.name, _OVERFLOW, error)
             return None
         return different[_OVERFLOW].theirs if _OVERFLOW in different else None
@@ -339,9 +339,11 @@ class _Declarer:
     async def differences(
         self, thing: AmqpExchange | AmqpQueue, until: str | None = None
     ) -> dict[str, ArgumentDifference]:
-        """Declare it. The broker reports one difference at a time: adopt it and try again.
+        """Declare an object and return how the existing one differs.
 
-        ``until``: the argument that ends it.
+        The broker reports one difference at a time: adopt it, and declare the object again.
+
+        ``until``: stop at this argument.
         """
         found: dict[str, ArgumentDifference] = {}
         while len(found) < _MOST_DIFFERENCES:

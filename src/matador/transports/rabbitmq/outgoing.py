@@ -1,4 +1,4 @@
-"""What is published for a message or a settlement: to which exchange, with which properties.
+"""Makes the publications of messages and settlements: their exchanges and their properties.
 
 A queue of an applied topology is reached through the exchange of its namespace, as the wire format
 says. Any other queue is reached directly, through the default exchange.
@@ -84,13 +84,13 @@ class OutgoingMessages:
         self._refusing.update(refusing)
 
     def declared(self, topology: Topology) -> None:
-        """The exchanges of this topology carry what users publish."""
+        """Note the exchanges of a topology to which applications publish."""
         self._exchanges.update(exchange.name for exchange in topology.exchanges)
 
     def is_internal(self, exchange: bytes) -> bool:
-        """Does this exchange reach queues by their names, rather than by users' routing keys?
+        """Whether an exchange reaches queues by their names, not by routing keys of applications.
 
-        Also those of topologies that were not applied here, by their names: tools read any queue.
+        Recognizes exchanges of topologies that were not applied here, too: tools read any queue.
         """
         name = str(exchange, "utf-8", "replace")
         if name in self._exchanges:
@@ -104,15 +104,15 @@ class OutgoingMessages:
         )
 
     def refuses(self, queue: str) -> bool:
-        """Does this queue refuse messages while it is full?"""
+        """Whether a queue refuses messages while it is full."""
         return queue in self._refusing
 
     def forget(self, queue: str) -> None:
-        """Reach a queue directly again: it no longer belongs to a topology."""
+        """Reach a queue directly from now on: it no longer belongs to a topology."""
         self._routes.pop(queue, None)
 
     def publication(self, message: Message, reserve: int = wire.RESERVE) -> Publication:
-        """What to publish for a message; ``reserve`` bytes are left for its retries.
+        """Make the publication of a message; ``reserve`` bytes are left for its retries.
 
         Raises:
             MatadorError: the message is too large, or cannot be delayed.
@@ -126,13 +126,13 @@ class OutgoingMessages:
         if route is None:
             _check_name(queue)
             route = _DIRECT
-        # RabbitMQ reports a reply as unroutable even if it arrives. One without an id is a reply
-        # to a queue: if that is gone, so is whoever asked.
+        # RabbitMQ reports a direct reply as unroutable even if it arrives. A message without an id
+        # is a reply to a queue: without the queue there is no caller.
         mandatory = bool(message.id) and not queue.startswith(DIRECT_REPLY)
         return self._made(message, route.main, queue, None, reserve, mandatory)
 
     def routed(self, exchange: str, message: Message) -> Publication:
-        """What to publish for every queue whose binding matches the message's routing key.
+        """Make the publication for every queue whose binding matches the message's routing key.
 
         Raises:
             MatadorError: the message is too large or delayed, or its key is too long.
@@ -150,7 +150,7 @@ class OutgoingMessages:
         return self._made(message, exchange, key, None, wire.RESERVE, routed=True)
 
     def successor(self, settlement: Settlement, hold: AmqpHold) -> Publication:
-        """What must be stored before a delivery is acknowledged.
+        """Make the publication that must be stored before a delivery is acknowledged.
 
         Raises:
             MatadorError: it cannot be stored.

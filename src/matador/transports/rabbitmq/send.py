@@ -31,14 +31,14 @@ from matador.transports.rabbitmq.session import AmqpSession
 log = logging.getLogger("matador.rabbitmq")
 
 _CALLER = f"{DIRECT_REPLY}."
-"""How the address of a caller begins, as others see it."""
+"""How the address of a caller begins in the requests that a server gets."""
 
 _CREATE_AGAIN_AFTER = 1.0  # seconds after an attempt that did not bring a queue back
 _INTERNAL_ERROR = 541
 _MOST_CALLERS = 10_000
 _UNTIL_CLOSED = 1.0  # seconds between the end of a channel and that of its connection
 _LONGEST_LOOK_UP = 3.0  # seconds, in which replies to new callers wait
-_LEFT_ALONE = 10.0  # seconds without look-ups after one that could not be made
+_LOOK_UP_AGAIN_AFTER = 10.0  # seconds after a look-up that got no answer
 
 
 class Sender:
@@ -121,7 +121,7 @@ class Sender:
         publications: Sequence[Publication],
         delayed: Sequence[Message] = (),
     ) -> list[MatadorError | None]:
-        """Publish; create once more what was deleted, if a topology has it. Never raises.
+        """Publish; create what was deleted once more, if a topology has it. Never raises.
 
         ``delayed``: the messages among them whose hops may have to be created again.
         """
@@ -197,17 +197,17 @@ class Sender:
 
 
 class ReplyAddresses:
-    """What is known of the addresses of callers, for one session at a time."""
+    """Finds out which addresses of callers are harmful, for one session at a time."""
 
     def __init__(self) -> None:
         self._session: AmqpSession | None = None
         self._connection: AmqpConnection | None = None
         self._harmful: OrderedDict[str, bool] = OrderedDict()
         self._asking = asyncio.Lock()
-        self._ask_again_at = 0.0
+        self._look_up_again_at = 0.0
 
     def unknown(self, session: AmqpSession, addresses: Iterable[str]) -> set[str]:
-        """Those of these addresses that must be looked up. The others were used just now."""
+        """Return the addresses that must be looked up, and mark the others as used."""
         if session is not self._session:  # a lost connection may have been an address's fault
             self._session = session
             self._harmful.clear()
@@ -220,22 +220,22 @@ class ReplyAddresses:
         return unknown
 
     async def look_up(self, session: AmqpSession, addresses: Iterable[str]) -> None:
-        """Ask about addresses that are not known yet. Never raises."""
+        """Look up addresses that are not known yet. Never raises."""
         loop = asyncio.get_running_loop()
         for address in addresses:
             async with self._asking:
-                if address in self._harmful or loop.time() < self._ask_again_at:
+                if address in self._harmful or loop.time() < self._look_up_again_at:
                     continue
                 try:
                     async with asyncio.timeout(_LONGEST_LOOK_UP):
                         await self._ask(session, address)
                 except (MatadorError, builtins.TimeoutError) as error:
-                    self._ask_again_at = loop.time() + _LEFT_ALONE
+                    self._look_up_again_at = loop.time() + _LOOK_UP_AGAIN_AFTER
                     self._drop()
                     log.warning(
-                        "could not ask about the address of a caller, so replies are sent "
+                        "could not look up the address of a caller, so replies are sent "
                         "unchecked for %.0f s: %s",
-                        _LEFT_ALONE,
+                        _LOOK_UP_AGAIN_AFTER,
                         str(error) or f"no answer in {_LONGEST_LOOK_UP:g} s",
                     )
 
@@ -264,10 +264,10 @@ class ReplyAddresses:
             connection.cut()
 
     async def _ask(self, session: AmqpSession, address: str) -> None:
-        """Note what is known of an address afterwards.
+        """Look up one address and note whether it is harmful.
 
         Raises:
-            MatadorError: nobody could be asked.
+            MatadorError: the broker did not answer.
         """
         connection = await self._connect(session)
         try:
@@ -275,12 +275,12 @@ class ReplyAddresses:
             await channel.count_ready(address)
             await channel.close()
         except QueueNotFoundError:
-            pass  # the caller is gone, and RabbitMQ drops the reply
+            pass  # the caller has disconnected, and RabbitMQ drops the reply
         except MatadorError as error:
-            if await _was_ended(connection):
+            if await _was_closed_for_it(connection):
                 self._note(address, harmful=True)
             elif connection.lost.done():
-                log.debug("could not ask about the address of a caller: %s", error)
+                log.debug("could not look up the address of a caller: %s", error)
             else:
                 raise
             return
@@ -301,8 +301,8 @@ class ReplyAddresses:
         return opened
 
 
-async def _was_ended(connection: AmqpConnection) -> bool:
-    """Whether the broker has ended the connection because of what was asked."""
+async def _was_closed_for_it(connection: AmqpConnection) -> bool:
+    """Whether the broker closed the connection because of the address."""
     await asyncio.wait([connection.lost], timeout=_UNTIL_CLOSED)
     if not connection.lost.done():
         return False

@@ -70,7 +70,7 @@ class AmqpRoute(NamedTuple):
     """The exchanges for a queue, for its dead letters and, with the plugin, for its delays.
 
     An empty name is the default exchange, which reaches every queue directly. ``letters`` are the
-    dead letters of the kinds that are kept; those of other kinds go to ``dead`` in vain.
+    dead letters of the kinds that are kept; no queue gets those of other kinds from ``dead``.
     """
 
     main: str = ""
@@ -168,7 +168,9 @@ def _queue_objects(
 def _work_arguments(queue: WorkQueue, route: AmqpRoute) -> Arguments:
     arguments: dict[str, Argument] = {}
     if _is_direct(queue):
-        if queue.type == "quorum":  # others declare classic queues without a type
+        if (
+            queue.type == "quorum"
+        ):  # services in other languages declare classic queues without a type
             arguments["x-queue-type"] = queue.type
     elif queue.type is not None or not queue.priorities:
         arguments["x-queue-type"] = queue.type or "quorum"

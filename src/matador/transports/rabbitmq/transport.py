@@ -71,9 +71,7 @@ class RabbitMQTransport(BaseTransport):
     """
 
     sends_at_once = 64
-    """See ``Pipelining``."""
     send_size = 8
-    """See ``Pipelining``."""
 
     def __init__(
         self,
@@ -139,7 +137,7 @@ class RabbitMQTransport(BaseTransport):
         await self._supervisor.start()
 
     async def _close(self) -> None:
-        """Unsettled deliveries go back, counted by the broker."""
+        """Disconnect. The broker requeues and counts unsettled deliveries."""
         await asyncio.gather(*(one.close() for one in list(self._subscriptions)))
         if self._replies is not None:
             await self._replies.close()
@@ -191,7 +189,7 @@ class RabbitMQTransport(BaseTransport):
     # -- topology ---------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Queues that exist with other arguments are used as they are."""
+        """Declare a topology. Queues that exist with other arguments are used as they are."""
         return await self._topologies.apply(self._supervisor.connection, topology)
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
@@ -199,13 +197,12 @@ class RabbitMQTransport(BaseTransport):
         return (await declare(self._supervisor.connection, plan, only_look=True)).notes
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``: the server, its alarms, and delayed messages without a queue."""
         return await self._supervisor.connection.examine()
 
     # -- sending ----------------------------------------------------------------------------------
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``.
+        """Send messages.
 
         Outcomes: ``QueueNotFoundError`` (no queue accepts the message), ``SendRefusedError`` (the
         broker refuses it), ``StorageFullError`` (the broker blocks publishers),
@@ -217,7 +214,7 @@ class RabbitMQTransport(BaseTransport):
     async def publish(
         self, exchange: str, messages: Sequence[Message]
     ) -> Sequence[int | MatadorError]:
-        """See ``Routing``. RabbitMQ does not say in how many queues a message is stored."""
+        """Publish. RabbitMQ does not say in how many queues a message is stored: 0 or 1."""
         session = self._supervisor.connection
         outcomes = await self._sender.send_routed(session, exchange, messages)
         return [
@@ -231,13 +228,13 @@ class RabbitMQTransport(BaseTransport):
         await self._topologies.delete_queue(self._supervisor.connection, queue)
 
     async def reply_address(self) -> str:
-        """See ``Replying``. RabbitMQ replaces it in each message with the address for others."""
+        """Return a name that RabbitMQ replaces in each message with the address to reply to."""
         await self._supervisor.connection.publisher.receive_replies(self._reply_arrived)
         self._wants_replies = True
         return DIRECT_REPLY
 
     async def replies(self) -> ReplySubscription:
-        """See ``Replying``: RabbitMQ's direct reply-to, on the channel that publishes."""
+        """Receive replies by RabbitMQ's direct reply-to, on the channel that publishes."""
         address = await self.reply_address()
         if self._replies is None or not self._replies.active:
             self._replies = ReplySubscription(address, lambda _: None)
@@ -260,7 +257,7 @@ class RabbitMQTransport(BaseTransport):
     # -- receiving --------------------------------------------------------------------------------
 
     async def subscribe(self, queue: str, *, prefetch: int) -> RabbitMQSubscription:
-        """See ``Transport``. The broker pushes up to ``prefetch`` messages."""
+        """Subscribe. The broker pushes up to ``prefetch`` messages."""
         connection = self._consuming()
         subscription = RabbitMQSubscription(
             queue,
@@ -277,7 +274,7 @@ class RabbitMQTransport(BaseTransport):
         return subscription
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. A successor is confirmed before its original is acknowledged."""
+        """Settle deliveries. A successor is confirmed before its original is acknowledged."""
         session = self._supervisor.connection
         delayed = [
             one.message for one in settlements if type(one) is Retry and one.message.delay > 0
@@ -295,7 +292,7 @@ class RabbitMQTransport(BaseTransport):
         return await self._topologies.redeclare(self._supervisor.connection, queue)
 
     async def _have_counted(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Replace deliveries by copies with a delivery count; return those that could not be."""
+        """Replace deliveries by copies with a delivery count; return those without a copy."""
         session = self._session_if_any()
         if session is None or session.publishing.blocked is not None:
             return deliveries
@@ -310,7 +307,7 @@ class RabbitMQTransport(BaseTransport):
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``. Only messages that are ready can be seen."""
+        """Browse. Only messages that are ready can be seen."""
         session = self._supervisor.connection
         async for stored in browse.browse(session, self._outgoing, queue, after, limit):
             yield stored
@@ -319,18 +316,17 @@ class RabbitMQTransport(BaseTransport):
         return await browse.take(self._supervisor.connection, self._outgoing, queue, positions)
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``. With the delayed-message plugin, delayed messages stay: only it has
-        them."""
+        """Purge. Messages that the delayed-message plugin delays stay: only the plugin has them."""
         session = self._supervisor.connection
         async with session.channel() as channel:
             purged = await channel.purge(queue)
             if not browse.keeps_dead_letters(queue):
                 purged += await browse.purge_delayed(session, self._outgoing, queue)
-                purged += await channel.purge(queue)  # what was due meanwhile
+                purged += await channel.purge(queue)  # messages that became due meanwhile
         return purged
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``. How many are delayed is unknown. How many are in flight is only known
+        """Measure. How many messages are delayed is unknown. How many are in flight is only known
         with the management plugin."""
         session = self._supervisor.connection
         async with session.channel() as channel:
