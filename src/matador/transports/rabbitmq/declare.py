@@ -323,8 +323,8 @@ class _Declarer:
     async def overflow(self, queue: AmqpQueue) -> str | int | None:
         """Find out what a queue of another application does when full; None: not known.
 
-        The queue is declared with an ``x-overflow`` that does not exist. So nothing is ever created, and
-        the broker says how the queue differs.
+        The queue is declared with an ``x-overflow`` that does not exist. So nothing is ever
+        created, and the broker says how the queue differs.
         """
         asked = replace(queue, arguments={_OVERFLOW: "?"})
         try:
