@@ -9,14 +9,12 @@ from typing import Any, TypeAlias
 from matador.errors import MatadorError
 from matador.model.message import Delivery, MessageState, QueueDepth, StoredMessage
 from matador.model.topology import DEAD_LETTER_KINDS
-from matador.transports.bullmq.client import BullMQSession
-from matador.transports.bullmq.errors import is_wrong_type
-from matador.transports.bullmq.jobs import LATEST, number, parts_of
-from matador.transports.bullmq.native_job import job_of
+from matador.transports.bullmq.client import BullMQSession, is_wrong_type
+from matador.transports.bullmq.jobs import LATEST, job_of, number, parts_of
+from matador.transports.bullmq.schedules import continue_schedulers
 from matador.transports.bullmq.scripts import Call
 from matador.transports.bullmq.sources import FailedJobs
 from matador.transports.bullmq.topology import JobSet
-from matador.transports.bullmq.upkeep import continue_schedulers
 from matador.transports.bullmq.wire import id_text
 
 _PAGE = 500

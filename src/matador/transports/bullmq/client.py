@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import redis.asyncio
 from redis.asyncio.connection import (
@@ -21,18 +22,44 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from matador.errors import MatadorError, NotConnectedError
 from matador.model.message import ConnectionState
-from matador.transports.bullmq.errors import is_wrong_type
-from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.bullmq.calls import QueueScripts
 from matador.transports.bullmq.scripts import USED, Argument, Call, connection_of, together
-from matador.transports.bullmq.store_scripts import StoreScripts
 from matador.transports.bullmq.wire import bull_name
+from matador.transports.kit.options import Scheme, text
 from matador.transports.redis_client.client import ServerClient
 from matador.transports.redis_client.connection import PipelinedConnection, forget
 from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
+from matador.transports.redis_client.options import PORT, RedisServerAddress
 
 _NEAR = 20  # ms
 _MOST_GROUPED = 50  # jobs in one script: the server does nothing else meanwhile
 _LARGEST = 512 << 20  # bytes, unless the server has another limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class BullMQAddress(RedisServerAddress):
+    """A BullMQ address with its options. Its repr has no secret.
+
+    Attributes:
+        prefix: what all keys begin with, as BullMQ's own option.
+    """
+
+    kind = "BullMQ"
+    schemes: ClassVar[Mapping[str, Scheme]] = {"bullmq": Scheme(PORT)}
+    form = "bullmq://user:password@host:6379/0?prefix=bull"
+
+    name: str = text("bullmq", empty=False)
+    prefix: str = text("bull", empty=False)
+
+    @property
+    def where(self) -> str:
+        """The server in a few words, without credentials: for logs and errors."""
+        return f"BullMQ on Redis at {self.listed_hosts}"
+
+
+def is_wrong_type(answer: object) -> bool:
+    """Whether a command found a key of another type."""
+    return isinstance(answer, MatadorError) and "WRONGTYPE" in str(answer.__cause__)
 
 
 class BullMQSession:
@@ -58,7 +85,7 @@ class BullMQSession:
         self._blocking: set[PipelinedConnection] = set()
         self._connection = connection_of(client)
         self._prefix = prefix
-        self._scripts: dict[str, StoreScripts] = {}
+        self._scripts: dict[str, QueueScripts] = {}
         self._ahead = 0.0
         self._last = self._last_near = 0
         self.largest = _LARGEST
@@ -94,11 +121,11 @@ class BullMQSession:
         self._last_near = min(max(now, self._last_near + 1), now + _NEAR)
         return self._last_near
 
-    def scripts(self, queue: str) -> StoreScripts:
+    def scripts(self, queue: str) -> QueueScripts:
         """The calls for a queue of ours."""
         found = self._scripts.get(queue)
         if found is None:
-            found = StoreScripts(self._prefix, bull_name(queue), self._connection)
+            found = QueueScripts(self._prefix, bull_name(queue), self._connection)
             self._scripts[queue] = found
         return found
 
@@ -349,7 +376,7 @@ class _Pool(ConnectionPool):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType] - untyped
         self._closed = False
 
     async def release(self, connection: AbstractConnection) -> None:

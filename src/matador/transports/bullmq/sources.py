@@ -16,11 +16,10 @@ from matador.model.job_limits import RateLimit
 from matador.model.message import Delivery
 from matador.transports.bullmq import plain
 from matador.transports.bullmq.client import BullMQSession
-from matador.transports.bullmq.jobs import BullJob, JobHold
-from matador.transports.bullmq.native_job import job_of
+from matador.transports.bullmq.jobs import BullJob, JobHold, job_of
+from matador.transports.bullmq.schedules import continue_schedulers
 from matador.transports.bullmq.scripts import Call, together
 from matador.transports.bullmq.topology import JobSet
-from matador.transports.bullmq.upkeep import continue_schedulers
 from matador.transports.bullmq.wire import id_text
 from matador.transports.redis_client.connection import PipelinedConnection, forget
 

@@ -1,9 +1,10 @@
-"""A subscription to a queue or to its dead letters."""
+"""A subscription to a queue or to its dead letters, and the check for stalled jobs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -12,6 +13,9 @@ from matador.model.job_limits import JobLimits
 from matador.model.message import Delivery
 from matador.transports.bullmq.client import BullMQClient
 from matador.transports.bullmq.sources import POLL, Found, JobSource
+from matador.transports.kit.wakeup import Wakeup
+
+log = logging.getLogger("matador.transports.bullmq")
 
 
 class BullMQSubscription:
@@ -189,3 +193,49 @@ class BullMQSubscription:
             left = list(self._ready)
             self._ready.clear()
             await self._give_back(left)
+
+
+class StalledCheck:
+    """Has BullMQ deliver stalled jobs again: those of workers that died, or lost their leases.
+
+    Checks twice per lease, from the first subscription until the transport disconnects.
+
+    All workers of a queue share the work: the first one that checks is the only one until the next
+    time.
+    """
+
+    def __init__(self, client: BullMQClient, queue: str, lease: float) -> None:
+        self._client = client
+        self._queue = queue
+        self._period = lease / 2
+        self._active = True
+        self._wakeup = Wakeup()
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._active:
+            try:
+                session = await self._client.connection()
+                # A little shorter than our period, so that our own next check is not refused.
+                interval = round(self._period * 900)
+                call = session.scripts(self._queue).release_stalled(session.now(), interval)
+                (answer,) = await session.run([call])
+                if isinstance(answer, MatadorError):
+                    raise answer
+                if answer:
+                    log.warning(
+                        "%s: %d jobs of workers that died are delivered again",
+                        self._queue,
+                        len(answer),
+                    )
+            except NotConnectedError:
+                pass  # the supervisor reconnects
+            except MatadorError as error:
+                log.warning("%s: cannot check for stalled jobs: %s", self._queue, error)
+            await self._wakeup.wait(self._period)
+
+    async def close(self) -> None:
+        """Stop when the present check is over: the client loses cancellations."""
+        self._active = False
+        self._wakeup.wake()
+        await self._task

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from matador.errors import ConfigurationError, QueueNotFoundError
+from matador.errors import ConfigurationError
 from matador.model.topology import DeadLetterKind, Topology, dead_letter_name
 from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.wire import letters_of
@@ -136,13 +136,6 @@ class Queues:
             if settings is not None and kind in settings.dead_letters:
                 return JobSet(queue, kind, settings.priorities, settings.jobs)
         raise queue_not_found(name, session.where)
-
-    async def find_or_none(self, session: BullMQSession, name: str) -> JobSet | QueueNotFoundError:
-        """``find`` that returns the error."""
-        try:
-            return await self.find(session, name)
-        except QueueNotFoundError as error:
-            return error
 
     async def _settings_of(self, session: BullMQSession, queue: str) -> _QueueSettings | None:
         known = self._declared.get(queue) or self._found.get(queue)

@@ -22,16 +22,14 @@ from matador.model.message import (
 )
 from matador.model.topology import Topology
 from matador.transports.bullmq import browse as browsing
-from matador.transports.bullmq import flows, schedules
 from matador.transports.bullmq import job_store as store
+from matador.transports.bullmq import schedules
 from matador.transports.bullmq import send as sending
-from matador.transports.bullmq.client import BullMQClient, BullMQSession
-from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.bullmq.client import BullMQAddress, BullMQClient, BullMQSession
 from matador.transports.bullmq.settle import JobSettler, renew
 from matador.transports.bullmq.sources import FailedJobs, WaitingJobs
-from matador.transports.bullmq.subscription import BullMQSubscription
+from matador.transports.bullmq.subscription import BullMQSubscription, StalledCheck
 from matador.transports.bullmq.topology import JobSet, Queues
-from matador.transports.bullmq.upkeep import StalledCheck
 from matador.transports.bullmq.wire import bull_name
 from matador.transports.kit.errors import cannot_pause_letters
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges, ignored_limits
@@ -254,7 +252,7 @@ class BullMQTransport(BaseTransport):
 
     async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
         session = await self._client.connection()
-        return await store.add_jobs(session, self._queues, jobs)
+        return await sending.add_jobs(session, self._queues, jobs)
 
     async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:
         return await store.find_jobs(*await self._jobs(queue), ids)
@@ -316,10 +314,10 @@ class BullMQTransport(BaseTransport):
 
     async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
         session, found = await self._jobs(queue)
-        return await flows.add_flow(session, self._queues, found, jobs)
+        return await sending.add_flow(session, self._queues, found, jobs)
 
     async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
-        return await flows.child_results(*await self._jobs(queue), job_id)
+        return await store.child_results(*await self._jobs(queue), job_id)
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``: version, eviction policy, persistence."""
