@@ -16,7 +16,7 @@ from matador.model.message import Complete, Message, Properties
 from matador.model.topology import Topology
 from matador.testing import wait_for
 from matador.transports.base import Subscription
-from matador.transports.rabbitmq import RabbitMQTransport, send
+from matador.transports.rabbitmq import RabbitMQTransport, sender
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ async def test_nobody_waits_while_a_stranger_is_looked_up(
 async def test_many_strangers_do_not_displace_a_caller_who_is_replied_to(
     transport: RabbitMQTransport, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send, "_MOST_CALLERS", 3)
+    monkeypatch.setattr(sender, "_MOST_CALLERS", 3)
     address = await address_of(transport, transport, queue)
     for number in range(6):
         await transport.send([reply_to(address)])

@@ -56,6 +56,7 @@ class OutgoingMessages:
         self._clock = clock
         self._routes: dict[str, AmqpRoute] = {}
         self._exchanges: set[str] = set()
+        self._internal: dict[bytes, bool] = {}
         self._delays_missing: MatadorError | None = None
         self._refusing: dict[str, str] = {}
         self._created: set[Hop] = set()  # hops whose queues exist
@@ -75,6 +76,7 @@ class OutgoingMessages:
         ``refusing``: the ``x-overflow`` of those that refuse messages while they are full.
         """
         self._delays_missing = delays_missing
+        self._internal.clear()
         self._created.clear()  # their queues may have been deleted
         self._refused.clear()
         for queue in topology.queues:
@@ -86,12 +88,19 @@ class OutgoingMessages:
     def declared(self, topology: Topology) -> None:
         """Note the exchanges of a topology to which applications publish."""
         self._exchanges.update(exchange.name for exchange in topology.exchanges)
+        self._internal.clear()
 
     def is_internal(self, exchange: bytes) -> bool:
         """Whether an exchange reaches queues by their names, not by routing keys of applications.
 
         Recognizes exchanges of topologies that were not applied here, too: tools read any queue.
         """
+        known = self._internal.get(exchange)  # asked for nearly every delivery
+        if known is None:
+            known = self._internal[exchange] = self._reaches_by_name(exchange)
+        return known
+
+    def _reaches_by_name(self, exchange: bytes) -> bool:
         name = str(exchange, "utf-8", "replace")
         if name in self._exchanges:
             return False
@@ -110,6 +119,7 @@ class OutgoingMessages:
     def forget(self, queue: str) -> None:
         """Reach a queue directly from now on: it no longer belongs to a topology."""
         self._routes.pop(queue, None)
+        self._internal.clear()
 
     def publication(self, message: Message, reserve: int = wire.RESERVE) -> Publication:
         """Make the publication of a message; ``reserve`` bytes are left for its retries.

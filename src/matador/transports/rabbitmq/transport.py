@@ -36,7 +36,7 @@ from matador.transports.rabbitmq.declare import AppliedTopologies, declare
 from matador.transports.rabbitmq.options import RabbitMQAddress, RabbitMQOptions
 from matador.transports.rabbitmq.outgoing import OutgoingMessages
 from matador.transports.rabbitmq.publisher import DIRECT_REPLY, UnroutableError
-from matador.transports.rabbitmq.send import Sender
+from matador.transports.rabbitmq.sender import Sender
 from matador.transports.rabbitmq.session import AmqpSession
 from matador.transports.rabbitmq.settle import settle
 from matador.transports.rabbitmq.subscription import RabbitMQSubscription
