@@ -60,7 +60,7 @@ async def browse(
 async def take(
     session: BullMQSession, jobs: JobSet, positions: Sequence[str], lease: float
 ) -> list[Delivery | None]:
-    """Take exactly these jobs; for each its delivery, None if others hold it."""
+    """Take exactly these jobs; for each its delivery, None if another worker holds it."""
     ids = [parts_of(position)[1] for position in positions]
     if not ids:
         return []
@@ -77,7 +77,7 @@ async def take(
 
 
 async def purge(session: BullMQSession, jobs: JobSet) -> int:
-    """Remove all jobs that nobody holds; returns how many there were."""
+    """Remove all jobs that no worker holds; return how many there were."""
     scripts = session.scripts(jobs.queue)
     if jobs.kind is None:
         states = [state for state in _STATES if state != "active"]
@@ -159,7 +159,7 @@ def _behind(rows: list[JobRow], after: str) -> list[JobRow]:
     for index, row in enumerate(rows):
         if row[1] == id_:
             return rows[index + 1 :]
-    # It is gone. Some of the same millisecond may be seen again, but none is left out.
+    # The job is gone. Some of its millisecond may be listed again, but none is left out.
     return [row for row in rows if row[0] >= sent]
 
 

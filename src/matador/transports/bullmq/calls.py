@@ -209,7 +209,7 @@ class QueueScripts(Scripts):
         return Call("extendLock", keys, [token, lock, id_bytes(id_)])
 
     def release_stalled(self, now: int, interval: int) -> Call:
-        """Release the jobs of dead workers; does nothing if somebody just did."""
+        """Release the jobs of dead workers, unless another worker has just done that."""
         keys = self._named("stalled wait active stalled-check meta paused marker events repeat")
         return Call("moveStalledJobsToWait", keys, [_NEVER, self._all[""], now, interval])
 
@@ -324,7 +324,7 @@ class QueueScripts(Scripts):
         return Call("reprocessJob", keys, arguments)
 
     def remove_job(self, id_: str) -> Call:
-        """Remove a job that nobody holds, with its children, as BullMQ does."""
+        """Remove a job that no worker holds, with its children, as BullMQ does."""
         keys = [self.job_key(id_), self._bytes["repeat"]]
         return Call("removeJob", keys, [id_bytes(id_), "1", self._bytes[""]])
 
@@ -335,7 +335,7 @@ class QueueScripts(Scripts):
         return Call("getRanges", [self._all[""]], [0, last, "1" if ascending else "0", *states])
 
     def pause_queue(self) -> Call:
-        """Have no worker take a job."""
+        """Pause the queue: no worker takes a job."""
         return Call("pause", self._named(f"wait paused {_PAUSE}"), ["paused"])
 
     def resume_queue(self) -> Call:
@@ -390,12 +390,12 @@ class QueueScripts(Scripts):
         return Call("getRanges", [self._all[""]], [0, -1, "1", *states])
 
     def drain_waiting(self) -> Call:
-        """Remove all jobs that nobody holds."""
+        """Remove all jobs that no worker holds."""
         keys = self._named("wait paused delayed prioritized repeat")
         return Call("drain", keys, [self._all[""], "1"])
 
     def remove_failed(self, id_: str) -> Call:
-        """Remove a failed job, unless somebody holds it."""
+        """Remove a failed job, unless a worker holds it."""
         return Call("removeJob", self._failed(id_), [id_bytes(id_), 0, self._all[""]])
 
     def _failed(self, id_: str) -> list[str | bytes]:

@@ -1,4 +1,4 @@
-"""The client of the server: a supervised session that runs scripts in batches."""
+"""The address of the server, and its client: a supervised session that runs scripts in batches."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class BullMQSession:
         seconds, micros = await self.client.time()
         self._ahead = seconds + micros / 1e6 - time.monotonic()
         with contextlib.suppress(ResponseError):  # not every user may ask
-            said = await self.client.config_get("proto-max-bulk-len")
-            self.largest = int(said.get("proto-max-bulk-len", _LARGEST))
+            found = await self.client.config_get("proto-max-bulk-len")
+            self.largest = int(found.get("proto-max-bulk-len", _LARGEST))
 
     async def load(self) -> None:
         """Load the scripts."""
@@ -289,7 +289,7 @@ class BullMQSession:
         return translate(error, self.where)
 
     async def drain(self) -> None:
-        """See ``ServerConnection``. Commands of ``client`` are awaited by their callers."""
+        """Wait for the replies to scripts. The callers of ``client`` await their own commands."""
         await self._pipelined.drain()
 
     async def close(self) -> None:
@@ -335,7 +335,7 @@ class BullMQClient(ServerClient[BullMQSession]):
             socket_timeout=address.timeout,
             socket_connect_timeout=address.timeout,
             socket_keepalive=True,
-            # Nothing is sent twice behind our back: the outcome of the first time is unknown.
+            # redis-py must not send a command again: the outcome of the first time is unknown.
             retry=Retry(NoBackoff(), 0),
             **(address.tls_options if address.tls else {}),
         )
@@ -345,7 +345,7 @@ class BullMQClient(ServerClient[BullMQSession]):
             connection = pool.make_connection()
             try:
                 await connection.connect()
-            except BaseException:  # cancelled in the handshake, it would stay open
+            except BaseException:  # a connection that is canceled in its handshake would stay open
                 await connection.disconnect(nowait=True)
                 raise
             return PipelinedConnection(
@@ -370,7 +370,7 @@ class _Pool(ConnectionPool):
     """A pool that stays closed.
 
     A command that is in flight while redis-py closes its pool connects again, and returns an open
-    connection to a pool that nobody closes a second time.
+    connection to a pool that is not closed a second time.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Adds, finds, lists, counts and changes the jobs of job queues, as BullMQ itself does it."""
+"""Finds, lists, counts and changes the jobs of job queues, as BullMQ itself does it."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def retry_job(session: BullMQSession, jobs: JobSet, id_: str) -> None:
 
 
 async def remove_job(session: BullMQSession, jobs: JobSet, id_: str) -> None:
-    """Remove a job that nobody is running."""
+    """Remove a job that is not active."""
     scripts = session.scripts(jobs.queue)
     there, answer = await session.ask_all(
         [("EXISTS", scripts.job_key(id_)), scripts.remove_job(id_)], together=True
@@ -195,7 +195,7 @@ async def cancel_job(session: BullMQSession, jobs: JobSet, id_: str, reason: str
                     raise
                 continue
             return True
-        if lock is None:  # its worker is dead; as its successor, so that nobody else takes it
+        if lock is None:  # its worker is dead; hold it, so that no other worker takes it
             lock = f"matador-cancel-{session.next_now()}".encode()
             await session.ask("SET", scripts.lock_key(id_), lock, "NX", "PX", _CANCELING)
         job = NativeJob(id_, fields)
@@ -233,7 +233,7 @@ async def set_progress(session: BullMQSession, receipt: Receipt, progress: bytes
 
 
 async def pause_jobs(session: BullMQSession, jobs: JobSet) -> None:
-    """Have no worker take a job."""
+    """Pause a queue: no worker takes a job."""
     await session.ask_all([session.scripts(jobs.queue).pause_queue()])
 
 
@@ -252,7 +252,7 @@ async def resume_jobs(session: BullMQSession, jobs: JobSet) -> None:
 
 
 async def delete_jobs(session: BullMQSession, queues: Queues, jobs: JobSet) -> None:
-    """Forget all jobs, and what is known of them."""
+    """Delete all jobs, and what BullMQ stores about them."""
     scripts = session.scripts(jobs.queue)
     await _forget_parents(session, jobs)
     left = 1

@@ -1,4 +1,4 @@
-"""Jobs as the server returns them, turned into deliveries or stored messages.
+"""Jobs as the server returns them, turned into deliveries, stored messages or job records.
 
 Reading never fails. What cannot be read of a job is left out, and the delivery says what it was; an
 invalid number counts as the nearest valid one.
@@ -145,12 +145,12 @@ class BullJob:
 
     @property
     def data(self) -> bytes:
-        """As they are stored."""
+        """The data as they are stored."""
         return self._fields.get(b"data", b"{}")
 
     @property
     def priority(self) -> int | None:
-        """As it was sent, or as somebody else gave it."""
+        """The priority of the message, or that of a job from another program."""
         if self.content.id:
             return self.content.priority
         return our_priority(number(self._fields.get(b"priority")))
@@ -242,7 +242,7 @@ class BullJob:
 
 
 class NativeJob(BullJob):
-    """The fields of a job of a job queue, whoever has added it."""
+    """The fields of a job of a job queue, also of one that another program has added."""
 
     __slots__ = ()
 
@@ -279,7 +279,7 @@ class NativeJob(BullJob):
         return 0
 
     def headers(self, failed: bool) -> dict[str, str | int]:
-        """See ``Job``. A failed one also says how it was to be kept, for a redrive."""
+        """Return the headers; those of a failed job say how to keep it, for a redrive."""
         headers = super().headers(failed)
         if failed:
             headers[names.FAILED_AT] = number(self._fields.get(b"finishedOn"), LATEST)

@@ -1,7 +1,9 @@
 """Recurring jobs as BullMQ's job schedulers, so that its workers in any language keep them going.
 
-The official package composes what BullMQ stores. Whoever takes the job of a scheduler adds the next
-one (``upkeep``): a worker of ours or one on Node. Times at which nobody was there bring one job.
+The official package composes what BullMQ stores, and computes when the next job is due. The worker
+that takes the job of a scheduler adds the next one, here or on Node; for all times at which no
+worker was running, one job is added. The script adds it for the scheduler's present job only: one
+that is delivered again adds no second one.
 """
 
 from __future__ import annotations
@@ -113,13 +115,13 @@ async def list_schedules(session: BullMQSession, jobs: JobSet) -> list[JobSchedu
 
 
 async def remove_schedule(session: BullMQSession, jobs: JobSet, key: str) -> bool:
-    """Forget a schedule, and its next job unless that is due; False if there is none."""
+    """Remove a schedule, and its next job unless that is due; False if there is none."""
     (answer,) = await session.ask_all([session.scripts(jobs.queue).remove_scheduler(key)])
     return answer == 0
 
 
 def _schedule(key: str, next_at: float, fields: Mapping[bytes, bytes]) -> JobSchedule:
-    """A schedule, whoever has stored it. What cannot be read of it is left out."""
+    """Read a schedule of any program. What cannot be read of it is left out."""
     options: Mapping[str, Any] = {}
     with contextlib.suppress(*wire.UNREADABLE):
         options = _decode(fields.get(b"opts", b"{}"))
@@ -170,7 +172,9 @@ async def continue_schedulers(
         try:
             call = await _next(session, queue, job)
         except Exception as error:  # noqa: BLE001 - an invalid pattern, date or time zone
-            log.warning("%s: cannot continue scheduler %r: %s", queue, job.scheduler, error)
+            log.warning(
+                "%s: cannot add the next job of scheduler %r: %s", queue, job.scheduler, error
+            )
             continue
         if call is not None:
             calls.append(call)

@@ -111,7 +111,7 @@ _UNLOCK = """
 if redis.call('GET', KEYS[1] .. ':lock') ~= ARGV[4] then return -2 end
 redis.call('DEL', KEYS[1] .. ':lock')
 """
-# In front of updateProgress, which anybody may call.
+# In front of updateProgress, which does not check the lock.
 _HELD = """
 if redis.call('GET', KEYS[1] .. ':lock') ~= ARGV[3] then return -2 end
 """

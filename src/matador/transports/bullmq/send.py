@@ -291,7 +291,7 @@ async def _add(
 
 
 def _outcome(message: Message, answer: object) -> MatadorError | None:
-    """What became of a job that was added."""
+    """Translate the answer of the script that adds a job."""
     if isinstance(answer, MatadorError):
         return answer
     queue, id_ = message.queue, message.id
@@ -349,7 +349,7 @@ async def add_flow(
                     command = session.command(call.script)
                     await command(keys=call.keys, args=call.arguments, client=pipe)
                 await pipe.execute()
-            except WatchError:  # somebody adds one of them
+            except WatchError:  # another program adds one of them
                 continue
             except (*UNWRITABLE, UnstorableError) as error:
                 return unstorable(f"a job of a flow of {jobs.queue!r}", error)

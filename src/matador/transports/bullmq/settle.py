@@ -63,7 +63,7 @@ class JobSettler:
             if hold is None:
                 outcomes[index] = lease_lost(settlement.receipt.queue)
             elif (size := _size(settlement)) > self._session.largest:
-                # The server would drop the connection, and with it what others have asked for.
+                # The server would close the connection, and with it fail the calls of others.
                 outcomes[index] = MessageTooLargeError(size, self._session.largest, what="result")
             elif isinstance(settlement, Complete) and size <= _SMALL and plain.can_complete(hold):
                 alike = (hold.queue, repr(hold.keep))
@@ -172,7 +172,7 @@ class JobSettler:
                 outcomes[index] = lease_lost(receipt.queue)
             elif isinstance(settlements[index], Release):
                 woken.add(receipt.queue)
-        # BullMQ wakes nobody when a job with a priority is released.
+        # BullMQ wakes no worker when a job with a priority is released.
         markers = [self._session.scripts(queue).key("marker") for queue in woken]
         if markers:
             await self._session.run([("ZADD", key, 0, "0") for key in markers])
@@ -180,7 +180,7 @@ class JobSettler:
             await self._run(unfit, settlements, outcomes, is_last=True)
 
     def _malformed(self, settlement: Settlement, error: MatadorError) -> Call | None:
-        """The plain script for a job at which BullMQ's own one fails; None: the caller decides."""
+        """Our script for a job at which BullMQ's own one fails; None: the caller decides."""
         hold = hold_of(settlement.receipt)
         if hold is None or not isinstance(refused(error, settlement.receipt), UnstorableError):
             return None

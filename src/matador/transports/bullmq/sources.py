@@ -23,7 +23,7 @@ from matador.transports.bullmq.topology import JobSet
 from matador.transports.bullmq.wire import id_text
 from matador.transports.redis_client.connection import PipelinedConnection, forget
 
-POLL = 0.2  # seconds; BullMQ wakes nobody for failed jobs
+POLL = 0.2  # seconds; BullMQ wakes no worker for failed jobs
 _SHORTEST = 0.001
 _MOST_PLAIN = 100  # jobs at once: the server does nothing else meanwhile
 _BY_BULLMQ = 20
@@ -61,26 +61,26 @@ class JobSource(ABC):
         return Found([])
 
     async def stop_waiting(self, session: BullMQSession, waiting: asyncio.Task[None]) -> None:
-        """End a task that waits. What it takes all the same is not lost."""
+        """End a task that runs ``wait``. Jobs that it takes all the same are not lost."""
         waiting.cancel()
         await asyncio.wait([waiting])
 
     def set_rate(self, rate: RateLimit | None) -> None:  # noqa: B027 - optional
-        """Take so many jobs at most in so much time, together with all other workers."""
+        """Limit how many jobs all workers take together in a time."""
 
     @property
     def limited(self) -> bool:
-        """A rate limit keeps it from taking jobs."""
+        """Whether a rate limit keeps it from taking jobs."""
         return False
 
     async def wake_another(self, session: BullMQSession) -> None:  # noqa: B027 - optional
         """Wake another worker, because this one takes nothing."""
 
     def unblock(self) -> None:  # noqa: B027 - optional
-        """Have who waits end soon."""
+        """End ``wait`` soon."""
 
     async def close(self) -> None:  # noqa: B027 - optional
-        """Let go of what it has."""
+        """Close the connection on which it waits."""
 
 
 class WaitingJobs(JobSource):
@@ -99,7 +99,6 @@ class WaitingJobs(JobSource):
         self._seen_by: BullMQSession | None = None  # where its connection shows that it works
 
     def set_rate(self, rate: RateLimit | None) -> None:
-        """See ``JobSource``. BullMQ's workers keep to it in the same way."""
         self._rate = rate
 
     @property
@@ -108,12 +107,12 @@ class WaitingJobs(JobSource):
 
     @property
     def _plain(self) -> bool:
-        """Jobs may be taken by our own script."""
+        """Whether our own script may take jobs."""
         jobs = self._jobs
         return jobs.native and self._rate is None and not jobs.priorities and not self._by_bullmq
 
     async def take(self, session: BullMQSession, limit: int) -> Found:
-        """See ``JobSource``. Plain jobs are taken by a script of ours, others by BullMQ's own."""
+        """Take plain jobs by a script of ours, others by BullMQ's own."""
         self._limited = False
         if self._seen_by is not session:
             self._seen_by = session
@@ -180,7 +179,8 @@ class WaitingJobs(JobSource):
                 wait = min(wait, self._until(now, int(answer[2]), float(answer[3])))
         if failure is not None and not found:
             raise failure
-        # Asking in vain costs the server as much as a job: ask for a little more than came.
+        # A call that finds nothing costs the server as much as a job: ask for a little more than
+        # the last time brought.
         self._together = count * 2 if len(found) == count else len(found) + 1
         return Found(await self._without_stuck(session, found, scheduled), wait)
 
@@ -213,10 +213,10 @@ class WaitingJobs(JobSource):
         return f"{self._owner}:{self._number}"
 
     async def wait(self, session: BullMQSession, seconds: float, limit: int) -> Found:
-        """See ``JobSource``. A marker does not end a rate limit: it is left to others.
+        """Wait for BullMQ's marker. During a rate limit it is left to other workers.
 
-        The call that takes plain jobs waits in line behind the marker, on a connection of its own:
-        they are taken as soon as they are added, without another round trip.
+        The call that takes plain jobs is queued behind the marker, on a separate connection: it
+        takes them as soon as they are added, without another round trip.
         """
         if self._limited:
             return await super().wait(session, seconds, limit)
@@ -250,7 +250,9 @@ class WaitingJobs(JobSource):
         connection = await session.connect_blocking()
         try:
             name = session.scripts(self._jobs.queue).worker_name
-            connection.call("CLIENT", "SETNAME", name).add_done_callback(forget)  # not all let us
+            connection.call("CLIENT", "SETNAME", name).add_done_callback(
+                forget
+            )  # not every server allows it
             number = await connection.call("CLIENT", "ID")
         except Exception as error:
             raise session.translated(error) from error
@@ -264,12 +266,10 @@ class WaitingJobs(JobSource):
             return error
 
     async def stop_waiting(self, session: BullMQSession, waiting: asyncio.Task[None]) -> None:
-        """See ``JobSource``. Dropping the connection could lose jobs that were just taken."""
+        """Unblock the connection: to close it could lose jobs that were just taken."""
         if self._limited:
             await super().stop_waiting(session, waiting)
-        while (
-            not waiting.done()
-        ):  # it may not be blocked yet, or must not be: then it ends by itself
+        while not waiting.done():  # it may not be blocked yet, or ends without being unblocked
             self.unblock()
             await asyncio.wait([waiting], timeout=_ASK_AGAIN)
 
@@ -284,9 +284,9 @@ class WaitingJobs(JobSource):
             self._blocking = None
 
     async def wake_another(self, session: BullMQSession) -> None:
-        """See ``JobSource``. Sets the marker, as BullMQ does for a job."""
+        """Set the marker, as BullMQ does for a job."""
         key = session.scripts(self._jobs.queue).key("marker")
-        with contextlib.suppress(MatadorError):  # others poll now and then all the same
+        with contextlib.suppress(MatadorError):  # other workers poll from time to time
             await session.ask("ZADD", key, 0, "0")
 
 
