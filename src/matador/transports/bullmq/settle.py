@@ -399,10 +399,8 @@ async def renew(session: BullMQSession, receipts: Sequence[Receipt], lease: floa
     lock = round(lease * 1000)
     calls = [session.scripts(hold.queue).extend(hold.id, hold.token, lock) for _, hold in holds]
     for start in range(0, len(calls), _MOST_EACH):
-        answers = await session.run(calls[start : start + _MOST_EACH])
+        answers = await session.ask_all(calls[start : start + _MOST_EACH])
         for (index, _), answer in zip(holds[start:], answers, strict=False):
-            if isinstance(answer, MatadorError):
-                raise answer
             kept[index] = answer == 1
     return kept
 

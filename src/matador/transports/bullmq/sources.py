@@ -146,15 +146,8 @@ class WaitingJobs(JobSource):
             self._by_bullmq = _BY_BULLMQ
         if not taken.jobs and taken.ask_bullmq:
             return None
-        found: list[Delivery] = []
-        scheduled: list[BullJob] = []
-        for id_, token, fields in taken.jobs:
-            job = job_of(self._jobs, id_, fields)
-            found.append(job.delivery(self._jobs, token))
-            if job.scheduler is not None:
-                scheduled.append(job)
-        drained = not taken.ask_bullmq and len(found) < most
-        found = await self._without_stuck(session, found, scheduled)
+        drained = not taken.ask_bullmq and len(taken.jobs) < most
+        found = await self._deliveries(session, taken.jobs)
         return Found(found, self._until(session.now(), 0, taken.due), drained)
 
     async def _take(self, session: BullMQSession, limit: int) -> Found:
@@ -162,32 +155,38 @@ class WaitingJobs(JobSource):
         scripts, now = session.scripts(self._jobs.queue), session.now()
         tokens = [self._token() for _ in range(count)]
         calls = [scripts.next_job(token, now, self._lock, self._rate) for token in tokens]
-        found: list[Delivery] = []
-        scheduled: list[BullJob] = []
+        taken: list[tuple[str, str, Sequence[bytes]]] = []
         failure: MatadorError | None = None
         wait = self._block
         for token, answer in zip(tokens, await self._run(session, calls), strict=False):
             if isinstance(answer, MatadorError):
                 failure = answer
             elif answer[0]:
-                job = job_of(self._jobs, id_text(answer[1]), answer[0])
-                found.append(job.delivery(self._jobs, token))
-                if job.scheduler is not None:
-                    scheduled.append(job)
+                taken.append((id_text(answer[1]), token, answer[0]))
             else:
                 self._limited = int(answer[2]) > 0
                 wait = min(wait, self._until(now, int(answer[2]), float(answer[3])))
-        if failure is not None and not found:
+        if failure is not None and not taken:
             raise failure
         # A call that finds nothing costs the server as much as a job: ask for a little more than
         # the last time brought.
-        self._together = count * 2 if len(found) == count else len(found) + 1
-        return Found(await self._without_stuck(session, found, scheduled), wait)
+        self._together = count * 2 if len(taken) == count else len(taken) + 1
+        return Found(await self._deliveries(session, taken), wait)
 
-    async def _without_stuck(
-        self, session: BullMQSession, found: list[Delivery], scheduled: Sequence[BullJob]
+    async def _deliveries(
+        self, session: BullMQSession, taken: Sequence[tuple[str, str, Sequence[bytes]]]
     ) -> list[Delivery]:
-        """Have schedulers add their next jobs; without the jobs of those that could not."""
+        """Make deliveries of jobs, given with their ids, tokens and fields.
+
+        Adds the next jobs of their schedulers, and leaves out jobs whose next one was not added.
+        """
+        found: list[Delivery] = []
+        scheduled: list[BullJob] = []
+        for id_, token, fields in taken:
+            job = job_of(self._jobs, id_, fields)
+            found.append(job.delivery(self._jobs, token))
+            if job.scheduler is not None:
+                scheduled.append(job)
         if not scheduled:
             return found
         stuck = await continue_schedulers(session, self._jobs.queue, scheduled)
