@@ -39,6 +39,17 @@ async def test_the_job_has_the_id_of_the_message(
     assert [stored.id for stored in seen] == ["m-1", "42"]
 
 
+async def test_browsing_finds_as_many_as_asked_for_behind_a_job_that_is_gone(
+    open_bench: Open, client: Any, prefix: str
+) -> None:
+    bench = await open_bench()
+    await bench.send(*(bench.message("{}", id=f"m-{number}") for number in range(3)))
+    await client.lpush(f"{prefix}:shop.events:wait", "gone")  # an id without a job
+    assert isinstance(bench.transport, Browsing)
+    seen = await collect(bench.transport.browse(bench.name(), limit=2))
+    assert [stored.id for stored in seen] == ["m-0", "m-1"]
+
+
 async def test_a_job_has_the_name_of_its_event(bullmq_url: str, client: Any, prefix: str) -> None:
     tries: list[Envelope[OrderPlaced]] = []
     headers: list[Mapping[str, Any]] = []
