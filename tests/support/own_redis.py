@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 from tests.support.node import FLEETS, Node
-from tests.support.redis import OwnServer, plain_client
+from tests.support.redis import OwnServer, forget_keys, plain_client
+
+from matador.model.topology import DeadLetters, Topology, WorkQueue
+from matador.testing.compliance.bench import Bench
+from matador.transports.base import Transport
+
+Connected: TypeAlias = Callable[..., Awaitable[Any]]
 
 
 @pytest.fixture(scope="package")
@@ -27,9 +33,41 @@ async def client(server: OwnServer) -> AsyncIterator[Any]:
         yield client
 
 
+@pytest_asyncio.fixture
+async def prefix(server: OwnServer) -> AsyncIterator[str]:
+    """What the keys of a test begin with. They are deleted after the test."""
+    prefix = f"test-{uuid4().hex[:10]}"
+    yield prefix
+    await forget_keys(server.url, prefix)
+    await forget_keys(server.url, f"{prefix}-list")
+
+
 @pytest.fixture
-def prefix() -> str:
-    return f"test-{uuid4().hex[:10]}"
+def bullmq_url(server: OwnServer, prefix: str) -> str:
+    return f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
+
+
+@pytest_asyncio.fixture
+async def connected(prefix: str) -> AsyncIterator[Connected]:
+    """Makes benches of transports: connects them, and disconnects them before keys are deleted."""
+    opened: list[Transport] = []
+
+    async def connect(
+        transport: Transport,
+        *queues: str | WorkQueue,
+        dead_letters: DeadLetters | None = None,
+        bench: type[Bench] = Bench,
+        quiet: float = 0.1,
+    ) -> Bench:
+        opened.append(transport)
+        await transport.connect()
+        topology = Topology("shop", queues=queues or ["events"], dead_letters=dead_letters)
+        notes = await transport.apply_topology(topology)
+        return bench(transport, topology, notes, patience=30, quiet=quiet)
+
+    yield connect
+    for transport in opened:
+        await transport.disconnect()
 
 
 @pytest_asyncio.fixture(params=FLEETS)

@@ -170,7 +170,7 @@ def topologies(transports: Iterable[object]) -> list[Topology]:
     found: dict[Topology, None] = {}
     for transport in transports:
         if isinstance(transport, RabbitMQTransport):
-            found.update(dict.fromkeys(transport._upkeep._topologies))
+            found.update(dict.fromkeys(transport._topologies._topologies))
     return list(found)
 
 

@@ -7,14 +7,13 @@ from typing import Any, TypeAlias
 
 import pytest
 import pytest_asyncio
-from tests.support.own_redis import client, prefix, server
+from tests.support.own_redis import bullmq_url, client, prefix, server
 from tests.support.own_redis import fleet as node
-from tests.support.redis import OwnServer, forget_keys
 
 from matador.jobs import JobProvider, Queue, Worker
 from matador.transports.bullmq import BullMQTransport
 
-__all__ = ["client", "node", "prefix", "server"]
+__all__ = ["bullmq_url", "client", "node", "prefix", "server"]
 
 Work: TypeAlias = Callable[..., Any]
 
@@ -26,18 +25,16 @@ def lease() -> float:
 
 
 @pytest.fixture
-def transport(server: OwnServer, prefix: str, lease: float) -> BullMQTransport:
-    url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
-    return BullMQTransport(url, lease=lease)
+def transport(bullmq_url: str, lease: float) -> BullMQTransport:
+    return BullMQTransport(bullmq_url, lease=lease)
 
 
 @pytest_asyncio.fixture
-async def queue(server: OwnServer, prefix: str, transport: BullMQTransport) -> AsyncIterator[Queue]:
+async def queue(transport: BullMQTransport) -> AsyncIterator[Queue]:
     queue = Queue("emails", provider=JobProvider(transport))
     await queue.open()
     yield queue
     await queue.shutdown(disconnect=True)
-    await forget_keys(server.url, prefix)
 
 
 @pytest_asyncio.fixture

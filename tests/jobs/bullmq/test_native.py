@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.pausing import assert_nothing_is_held_while_paused
-from tests.support.redis import OwnServer, forget_keys
 
 from matador.errors import (
     ConfigurationError,
@@ -292,10 +291,8 @@ async def test_missed_times_come_once_only(queue: Queue) -> None:
         await queue.schedule("a:b", "tick", every=60)
 
 
-async def test_a_paused_worker_holds_nothing(server: OwnServer, prefix: str) -> None:
-    url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
-    await assert_nothing_is_held_while_paused(BullMQTransport(url, lease=30), "paused")
-    await forget_keys(server.url, prefix)
+async def test_a_paused_worker_holds_nothing(transport: BullMQTransport) -> None:
+    await assert_nothing_is_held_while_paused(transport, "paused")
 
 
 @pytest.mark.parametrize("keep", [Keep(age=1), Keep(count=2), Keep(age=3600, count=2)])

@@ -11,8 +11,7 @@ from tests.support.redis import OwnServer
 
 from matador.model.message import ConnectionState
 from matador.testing import wait_for
-from matador.transports.bullmq.client import BullMQClient, BullMQSession
-from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.bullmq.client import BullMQAddress, BullMQClient, BullMQSession
 from matador.transports.kit.options import read_address
 
 

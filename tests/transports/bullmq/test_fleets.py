@@ -276,10 +276,9 @@ async def test_attempts_count_whoever_made_them(
 
 
 async def test_a_job_that_node_tried_is_not_tried_more_often_in_all(
-    server: OwnServer, prefix: str, fleet: Node
+    bullmq_url: str, fleet: Node
 ) -> None:
-    url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
-    async with make_app(url, Handler(), consume_from=[]) as sender:
+    async with make_app(bullmq_url, Handler(), consume_from=[]) as sender:
         await sender.send(OrderPlaced("1"))
     assert (await fleet.ask("counts", QUEUE))["waiting"] == 1
     await fleet.ask("work", QUEUE, failures=9)
@@ -287,7 +286,7 @@ async def test_a_job_that_node_tried_is_not_tried_more_often_in_all(
         await fleet.next("job")
     await fleet.ask("stop", QUEUE)
     handler = failing(*[ValueError("not here either")] * 9)
-    async with make_app(url, handler):
+    async with make_app(bullmq_url, handler):
 
         async def failed() -> bool:
             return (await fleet.ask("counts", QUEUE))["failed"] == 1

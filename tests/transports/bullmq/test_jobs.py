@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.support.redis import OwnServer, forget_keys
+from tests.support.redis import OwnServer
 from tests.support.shop import TOPOLOGY, OrderPlaced
 from tests.support.taking import take_stored
 
@@ -39,7 +39,18 @@ async def test_the_job_has_the_id_of_the_message(
     assert [stored.id for stored in seen] == ["m-1", "42"]
 
 
-async def test_a_job_has_the_name_of_its_event(server: OwnServer, client: Any, prefix: str) -> None:
+async def test_browsing_finds_as_many_as_asked_for_behind_a_job_that_is_gone(
+    open_bench: Open, client: Any, prefix: str
+) -> None:
+    bench = await open_bench()
+    await bench.send(*(bench.message("{}", id=f"m-{number}") for number in range(3)))
+    await client.lpush(f"{prefix}:shop.events:wait", "gone")  # an id without a job
+    assert isinstance(bench.transport, Browsing)
+    seen = await collect(bench.transport.browse(bench.name(), limit=2))
+    assert [stored.id for stored in seen] == ["m-0", "m-1"]
+
+
+async def test_a_job_has_the_name_of_its_event(bullmq_url: str, client: Any, prefix: str) -> None:
     tries: list[Envelope[OrderPlaced]] = []
     headers: list[Mapping[str, Any]] = []
 
@@ -49,7 +60,6 @@ async def test_a_job_has_the_name_of_its_event(server: OwnServer, client: Any, p
         headers.append(context.headers)
         raise ValueError(str(envelope.data.amount))
 
-    url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
     schema = Schema({OrderPlaced: [mailer]})
     retry = StandardRetryPolicy(max_attempts=2, base_delay=0.01)
 
@@ -57,12 +67,14 @@ async def test_a_job_has_the_name_of_its_event(server: OwnServer, client: Any, p
         keys = [key async for key in client.scan_iter(f"{prefix}:shop.events:*-*-*")]
         return [await client.hget(key, "name") for key in keys]
 
-    app = Matador(url, schema=schema, topology=TOPOLOGY, retry=retry)
+    app = Matador(bullmq_url, schema=schema, topology=TOPOLOGY, retry=retry)
     async with app:
         await app.send(OrderPlaced("1", 5))
         await app.send(OrderPlaced("2", 5), metadata={"tenant": "a"}, delay=0.01)
         assert await names() == [b"order.placed"] * 2
-    worker = Matador(url, schema=schema, topology=TOPOLOGY, retry=retry, consume_from=["events"])
+    worker = Matador(
+        bullmq_url, schema=schema, topology=TOPOLOGY, retry=retry, consume_from=["events"]
+    )
     async with worker:
         await wait_for(lambda: len(tries) == 4)
 
@@ -72,7 +84,6 @@ async def test_a_job_has_the_name_of_its_event(server: OwnServer, client: Any, p
         await wait_for(are_kept)
     assert await names() == [b"order.placed"] * 2
     assert all("x-bullmq-name" not in one for one in headers)
-    await forget_keys(server.url, prefix)
 
 
 async def test_a_job_has_the_name_of_its_command(

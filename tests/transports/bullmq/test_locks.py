@@ -24,9 +24,9 @@ from matador.model.topology import WorkQueue
 from matador.testing.compliance.bench import collect
 from matador.transports.base import Browsing, Leasing, Measuring
 from matador.transports.bullmq import BullMQTransport
-from matador.transports.bullmq.errors import refused
 from matador.transports.bullmq.jobs import BullJob
-from matador.transports.bullmq.upkeep import continue_schedulers
+from matador.transports.bullmq.schedules import continue_schedulers
+from matador.transports.bullmq.settle import refused
 
 if TYPE_CHECKING:
     from tests.transports.bullmq.conftest import Open

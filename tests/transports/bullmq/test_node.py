@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.node import Node
-from tests.support.redis import OwnServer
 from tests.support.shop import Handler, OrderPlaced, failing, make_app
 from tests.support.taking import take_stored
 
@@ -145,22 +144,21 @@ async def test_a_redriven_dead_letter_waits_as_a_job_again(open_bench: Open, nod
 
 
 async def test_an_event_that_node_adds_is_handled_by_a_subscriber(
-    server: OwnServer, prefix: str, node: Node
+    bullmq_url: str, node: Node
 ) -> None:
-    url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
-    async with make_app(url, Handler(), consume_from=[]) as sender:
+    async with make_app(bullmq_url, Handler(), consume_from=[]) as sender:
         await sender.send(OrderPlaced("1", 5))
     await node.ask("work", QUEUE)
     envelope = (await node.next("job"))["data"]["_jobData"]
     assert envelope["data"] == {"order_id": "1", "amount": 5}
 
     handler, other = Handler(), failing(DontRetry("not this one"))
-    async with make_app(url, handler):
+    async with make_app(bullmq_url, handler):
         await node.ask("stop", QUEUE)
         envelope["data"]["order_id"] = "2"
         await node.ask("add", QUEUE, name="order.placed", data=envelope)
         await wait_for(lambda: handler.data == [OrderPlaced("2", 5)], message="the event of Node")
-    async with make_app(url, other) as app:
+    async with make_app(bullmq_url, other) as app:
         envelope["data"]["order_id"] = "3"
         wrapped: dict[str, object] = {"_jobData": envelope, "_metadata": {}}
         await node.ask("add", QUEUE, name="x", data=wrapped, options={"jobId": "n-3"})

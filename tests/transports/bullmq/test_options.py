@@ -10,7 +10,7 @@ import pytest
 
 from matador.errors import ConfigurationError
 from matador.transports import BullMQTransport, transport_from_url
-from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.bullmq.client import BullMQAddress
 from matador.transports.kit.options import read_address
 
 

@@ -82,8 +82,6 @@ def test_functions_of_a_script_can_be_made_once_for_many_jobs(name: str) -> None
 
 def test_methods_take_what_they_are_given() -> None:
     scripts, scheduler = cast("Any", Scripts), cast("Any", JobScheduler)
-    finish = "self, job, val, propVal, shouldRemove, target, token, fetchNext, fields_to_update"
-    assert ", ".join(signature(scripts.moveToFinishedArgs).parameters) == finish
     assert ", ".join(signature(scripts.encodeOpts).parameters) == "self, opts"
     upsert = "self, job_scheduler_id, repeat_opts, job_name, job_data, opts, override, producer_id"
     assert ", ".join(signature(scheduler.upsertJobScheduler).parameters) == upsert

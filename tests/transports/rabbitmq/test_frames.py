@@ -12,7 +12,7 @@ from pika import spec
 from pika.frame import Body, Method, decode_frame
 
 from matador.transports.rabbitmq import frames
-from matador.transports.rabbitmq.properties import (
+from matador.transports.rabbitmq.frames import (
     read_properties,
     short_text,
     write_properties,

@@ -14,9 +14,8 @@ from matador.model.message import Message
 from matador.testing import wait_for
 from matador.transports.kit.options import read_address
 from matador.transports.rabbitmq import RabbitMQTransport
-from matador.transports.rabbitmq.doctor import about_cluster
-from matador.transports.rabbitmq.management import Management, Node
 from matador.transports.rabbitmq.options import RabbitMQAddress
+from matador.transports.rabbitmq.session import Management, Node, about_cluster
 
 TOPOLOGY = Topology("managed", queues=[WorkQueue("orders")])
 QUEUE = "managed.orders"

@@ -37,7 +37,7 @@ from matador.model.message import Delivery
 from matador.testing import wait_for
 from matador.transports.rabbitmq import RabbitMQTransport
 from matador.transports.rabbitmq.deliveries import AmqpHold
-from matador.transports.rabbitmq.properties import DELIVERY_MODE, split_properties
+from matador.transports.rabbitmq.frames import DELIVERY_MODE, split_properties
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.raw_rabbitmq import VALUES, entry, field, long, nested, properties, short
 
-from matador.transports.rabbitmq import properties as amqp
+from matador.transports.rabbitmq import frames as amqp
 from matador.transports.rabbitmq import wire
-from matador.transports.rabbitmq.properties import read_properties
+from matador.transports.rabbitmq.frames import read_properties
 from matador.transports.rabbitmq.wire import IncomingProperties
 
 TEXT = field(b"text", b"S", long(b"kept"))

@@ -16,7 +16,7 @@ from matador.model.message import Complete, Message, Properties
 from matador.model.topology import Topology
 from matador.testing import wait_for
 from matador.transports.base import Subscription
-from matador.transports.rabbitmq import RabbitMQTransport, reply_addresses
+from matador.transports.rabbitmq import RabbitMQTransport, sender
 
 
 @pytest.fixture
@@ -153,11 +153,13 @@ async def test_a_connection_that_does_not_answer_is_not_asked_again(
     address = await address_of(transport, server, queue)
     replies = await transport.replies()
     await server.send([reply_to("amq.rabbitmq.reply-to.rubbish")])  # opens it
-    silent = server._callers._connection
+    silent = server._sender._callers._connection
     assert silent is not None
     proxy.hold()
     sending = asyncio.create_task(server.send([reply_to(address)]))
-    await wait_for(lambda: server._callers._connection is None, timeout=15, message="given up")
+    await wait_for(
+        lambda: server._sender._callers._connection is None, timeout=15, message="given up"
+    )
     proxy.heal()
     async with asyncio.timeout(60):
         assert await sending == [None]
@@ -176,7 +178,7 @@ async def test_nobody_waits_while_a_stranger_is_looked_up(
     async with asyncio.timeout(30):
         await server.send([reply_to(address, b"known from now on")])
         await replies.receive(1)
-        async with server._callers._asking:  # as long as others are looked up
+        async with server._sender._callers._asking:  # as long as others are looked up
             messages = [reply_to(stranger), reply_to(address, b"1"), reply_to(address, b"2")]
             sending = asyncio.create_task(server.send(messages))
             bodies: list[bytes] = []
@@ -190,10 +192,10 @@ async def test_nobody_waits_while_a_stranger_is_looked_up(
 async def test_many_strangers_do_not_displace_a_caller_who_is_replied_to(
     transport: RabbitMQTransport, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reply_addresses, "_MOST", 3)
+    monkeypatch.setattr(sender, "_MOST_CALLERS", 3)
     address = await address_of(transport, transport, queue)
     for number in range(6):
         await transport.send([reply_to(address)])
         await transport.send([reply_to(f"amq.rabbitmq.reply-to.rubbish{number}")])
-        assert address in transport._callers._harmful
-    assert len(transport._callers._harmful) == 3
+        assert address in transport._sender._callers._harmful
+    assert len(transport._sender._callers._harmful) == 3

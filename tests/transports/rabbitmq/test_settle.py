@@ -35,7 +35,7 @@ from matador.model.topology import Topology, WorkQueue
 from matador.testing import wait_for
 from matador.transports.base import Subscription
 from matador.transports.rabbitmq import RabbitMQTransport, deliveries, wire
-from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpChannel
 from matador.transports.rabbitmq.publisher import Publication
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
@@ -290,13 +290,13 @@ async def test_somebody_elses_queue_is_not_looked_after_at_every_send(
     topology = Topology(namespace, queues=["events", WorkQueue(f"{namespace}:x", exact=True)])
     await transport.apply_topology(topology)
     applied: list[object] = []
-    apply = transport._upkeep._apply
+    apply = transport._topologies._apply
 
     async def counted(session: Any, topology: Topology) -> Any:
         applied.append(topology)
         return await apply(session, topology)
 
-    monkeypatch.setattr(transport._upkeep, "_apply", counted)
+    monkeypatch.setattr(transport._topologies, "_apply", counted)
     for _ in range(20):
         (outcome,) = await transport.send([Message("m", f"{namespace}:x", b"")])
         assert isinstance(outcome, QueueNotFoundError)
@@ -307,13 +307,13 @@ async def test_many_who_find_it_gone_make_it_once(
     transport: RabbitMQTransport, queue: str, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     applied: list[object] = []
-    apply = transport._upkeep._apply
+    apply = transport._topologies._apply
 
     async def counted(session: Any, topology: Topology) -> Any:
         applied.append(topology)
         return await apply(session, topology)
 
-    monkeypatch.setattr(transport._upkeep, "_apply", counted)
+    monkeypatch.setattr(transport._topologies, "_apply", counted)
     raw.channel.queue_delete(queue)
     sending = [transport.send([Message(str(n), queue, b"")]) for n in range(20)]
     assert await asyncio.gather(*sending) == [[None]] * 20
@@ -420,8 +420,8 @@ async def test_what_the_broker_threw_out_says_why_and_when(
     ],
 )
 def test_every_death_is_told(death: dict[str, Any], told: str) -> None:
-    assert told in wire.told_death(death)
-    assert len(wire.told_death(death)) <= SHORT_TEXT
+    assert told in wire.death_reason(death)
+    assert len(wire.death_reason(death)) <= SHORT_TEXT
 
 
 @pytest.mark.parametrize("when", [(b"S", long(b"noon")), (b"T", b"\xff" * 8), (b"V", b"")])

@@ -15,7 +15,7 @@ from tests.support.brokers import SCRIPT
 from matador.errors import ConfigurationError, ConnectionFailedError
 from matador.model.message import Complete, Message
 from matador.transports.rabbitmq import RabbitMQTransport
-from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpChannel
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 

@@ -18,7 +18,7 @@ from matador.model.topology import (
     Topology,
     WorkQueue,
 )
-from matador.transports.rabbitmq import RabbitMQTransport, upkeep
+from matador.transports.rabbitmq import RabbitMQTransport, declare
 from matador.transports.rabbitmq.declare import ArgumentDifference, difference_in
 from matador.transports.rabbitmq.topology import AmqpExchange
 
@@ -324,12 +324,15 @@ async def test_a_server_with_the_plugin_is_given_messages_with_their_delay(
 ) -> None:
     """The test server does not have the plugin: an exchange that waits for nothing stands in."""
 
-    def stand_in(name: str, type: str, arguments: dict[str, Any]) -> AmqpExchange:
-        assert (name, type) == (f"{namespace}.delayed", "x-delayed-message")
-        assert arguments == {"x-delayed-type": "direct"}
-        return AmqpExchange(name, "direct")
+    plugin_exchange = declare.plugin_exchange
 
-    monkeypatch.setattr(upkeep, "AmqpExchange", stand_in)
+    def stand_in(namespace: str) -> AmqpExchange:
+        made = plugin_exchange(namespace)
+        assert (made.name, made.type) == (f"{namespace}.delayed", "x-delayed-message")
+        assert made.arguments == {"x-delayed-type": "direct"}
+        return AmqpExchange(made.name, "direct")
+
+    monkeypatch.setattr(declare, "plugin_exchange", stand_in)
     transport = make()
     await transport.connect()
     await transport.apply_topology(Topology(namespace, queues=["events"]))

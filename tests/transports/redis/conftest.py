@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import pytest
-import pytest_asyncio
-from tests.support.own_redis import client, prefix, server
-from tests.support.redis import OwnServer, forget_keys
+from tests.support.own_redis import Connected, client, connected, prefix, server
+from tests.support.redis import OwnServer
 
-from matador.model.topology import DeadLetters, Topology, WorkQueue
+from matador.model.topology import DeadLetters, WorkQueue
 from matador.testing.compliance.bench import Bench
 from matador.transports.redis import RedisListTransport, RedisTransport
 
-__all__ = ["client", "prefix", "server"]
+__all__ = ["client", "connected", "prefix", "server"]
 
 Open: TypeAlias = Callable[..., Any]
 OpenEither: TypeAlias = Callable[..., Awaitable["Keyed"]]
@@ -30,68 +29,44 @@ class Keyed(Bench):
         return self.transport._key(queue or self.name())
 
 
-@pytest_asyncio.fixture
-async def open_bench(server: OwnServer, prefix: str) -> AsyncIterator[Open]:
+@pytest.fixture
+def open_bench(server: OwnServer, prefix: str, connected: Connected) -> Open:
     """Makes benches: connected transports with their topology applied."""
-    opened: list[RedisTransport] = []
 
     async def open_(
         *queues: str | WorkQueue,
         dead_letters: DeadLetters | None = None,
         url: str = server.url,
+        lease: float = 30,
         **options: Any,
     ) -> Bench:
-        options.setdefault("lease", 30)
-        transport = RedisTransport(url, prefix=prefix, **options)
-        opened.append(transport)
-        await transport.connect()
-        topology = Topology("shop", queues=queues or ["events"], dead_letters=dead_letters)
-        notes = await transport.apply_topology(topology)
-        return Keyed(transport, topology, notes, patience=30, quiet=0.1)
+        transport = RedisTransport(url, prefix=prefix, lease=lease, **options)
+        return await connected(transport, *queues, dead_letters=dead_letters, bench=Keyed)
 
-    yield open_
-    for transport in opened:
-        await transport.disconnect()
-    await forget_keys(server.url, prefix)
+    return open_
 
 
-@pytest_asyncio.fixture
-async def open_list(server: OwnServer, prefix: str) -> AsyncIterator[OpenList]:
-    opened: list[RedisListTransport] = []
-
+@pytest.fixture
+def open_list(server: OwnServer, prefix: str, connected: Connected) -> OpenList:
     async def open_(dead_letters: DeadLetters | None = None, lease: float = 30) -> Bench:
         transport = RedisListTransport(server.url, prefix=prefix, lease=lease)
-        opened.append(transport)
-        await transport.connect()
-        topology = Topology("shop", queues=["events", "slow"], dead_letters=dead_letters)
-        notes = await transport.apply_topology(topology)
-        return Bench(transport, topology, notes, patience=30, quiet=0.1)
+        return await connected(transport, "events", "slow", dead_letters=dead_letters)
 
-    yield open_
-    for transport in opened:
-        await transport.disconnect()
-    await forget_keys(server.url, f"{prefix}-list")
+    return open_
 
 
-@pytest_asyncio.fixture(params=["streams", "lists"])
-async def open_either(
-    request: pytest.FixtureRequest, server: OwnServer, prefix: str
-) -> AsyncIterator[OpenEither]:
+@pytest.fixture(params=[RedisTransport, RedisListTransport], ids=["streams", "lists"])
+def open_either(
+    request: pytest.FixtureRequest, server: OwnServer, prefix: str, connected: Connected
+) -> OpenEither:
     """Makes benches of either kind that stores something."""
-    kind = RedisTransport if request.param == "streams" else RedisListTransport
-    opened: list[RedisTransport | RedisListTransport] = []
 
-    async def open_(*, dead_letters: DeadLetters | None = None, **options: Any) -> Keyed:
-        options.setdefault("lease", 30)
-        transport = kind(server.url, prefix=prefix, **options)
-        opened.append(transport)
-        await transport.connect()
-        topology = Topology("shop", queues=["events", "slow"], dead_letters=dead_letters)
-        notes = await transport.apply_topology(topology)
-        return Keyed(transport, topology, notes, patience=30, quiet=0.3)
+    async def open_(
+        *, dead_letters: DeadLetters | None = None, lease: float = 30, **options: Any
+    ) -> Keyed:
+        transport = request.param(server.url, prefix=prefix, lease=lease, **options)
+        return await connected(
+            transport, "events", "slow", dead_letters=dead_letters, bench=Keyed, quiet=0.3
+        )
 
-    yield open_
-    for transport in opened:
-        await transport.disconnect()
-    await forget_keys(server.url, prefix)
-    await forget_keys(server.url, f"{prefix}-list")
+    return open_

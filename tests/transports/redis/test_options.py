@@ -10,7 +10,7 @@ import pytest
 
 from matador.errors import ConfigurationError, ConnectionFailedError
 from matador.transports import RedisTransport, transport_from_url
-from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.bullmq.client import BullMQAddress
 from matador.transports.kit.options import read_address
 from matador.transports.redis.options import RedisAddress
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
-from tests.support.redis import OwnServer, forget_keys
+from tests.support.redis import OwnServer
 from tests.transports.redis.conftest import Open, OpenList
 
 from matador.model.message import DeadLetter, Properties, Retry
@@ -29,8 +29,6 @@ async def bench(request: pytest.FixtureRequest, server: OwnServer, prefix: str) 
     notes = await transport.apply_topology(topology)
     yield Bench(transport, topology, notes, patience=10, quiet=0.1)
     await transport.disconnect()
-    await forget_keys(server.url, prefix)
-    await forget_keys(server.url, f"{prefix}-list")
 
 
 async def test_every_property_arrives_and_stays_with_a_retry_and_a_dead_letter(bench: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from tests.support.raw_redis import RawLists, RawPubSub, RawStreams
-from tests.support.redis import OwnServer, forget_keys
+from tests.support.redis import OwnServer
 from tests.support.shop import QUEUE, TOPOLOGY, Handler, Heard, OrderPlaced, make_app, subscribed
 from tests.support.taking import take_stored
 
@@ -135,8 +135,6 @@ async def test_every_odd_entry_is_a_dead_letter_and_every_neighbour_is_handled(
             name = dead_letter_name(QUEUE, "undeliverable")
             taken = await take_stored(transport, name, [letter.position for letter in found[:100]])
             assert len(taken) == 100
-    await forget_keys(server.url, prefix)
-    await forget_keys(server.url, f"{prefix}-list")
 
 
 async def test_looking_at_odd_entries_before_they_are_handled(
@@ -155,7 +153,6 @@ async def test_looking_at_odd_entries_before_they_are_handled(
     assert len(taken) == 300
     assert {one.body for one in taken} == {one.body for one in seen}
     await transport.disconnect()
-    await forget_keys(server.url, prefix)
 
 
 async def test_what_somebody_else_publishes_is_published_among_the_dead_letters(

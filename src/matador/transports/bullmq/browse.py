@@ -10,13 +10,11 @@ from matador.errors import MatadorError
 from matador.model.message import Delivery, MessageState, QueueDepth, StoredMessage
 from matador.model.topology import DEAD_LETTER_KINDS
 from matador.transports.bullmq.client import BullMQSession
-from matador.transports.bullmq.errors import is_wrong_type
-from matador.transports.bullmq.jobs import LATEST, number, parts_of
-from matador.transports.bullmq.native_job import job_of
+from matador.transports.bullmq.jobs import LATEST, job_of, number, parts_of
+from matador.transports.bullmq.schedules import continue_schedulers
 from matador.transports.bullmq.scripts import Call
 from matador.transports.bullmq.sources import FailedJobs
 from matador.transports.bullmq.topology import JobSet
-from matador.transports.bullmq.upkeep import continue_schedulers
 from matador.transports.bullmq.wire import id_text
 
 _PAGE = 500
@@ -47,22 +45,21 @@ async def browse(
     if after is not None:
         rows = _behind(rows, after)
     left = len(rows) if limit is None else limit
-    for start in range(0, len(rows), _PAGE):
+    scripts, start = session.scripts(jobs.queue), 0
+    while left > 0 and start < len(rows):
         page = rows[start : start + min(_PAGE, left)]
-        scripts = session.scripts(jobs.queue)
-        answers = await _run(session, [("HGETALL", scripts.job_key(id_)) for _, id_, _ in page])
+        start += len(page)
+        answers = await _ask(session, [("HGETALL", scripts.job_key(id_)) for _, id_, _ in page])
         for (_, id_, state), flat in zip(page, answers, strict=True):
-            if flat and not is_wrong_type(flat):
+            if flat:
                 yield job_of(jobs, id_, flat).stored(jobs, state)
                 left -= 1
-        if left <= 0:
-            return
 
 
 async def take(
     session: BullMQSession, jobs: JobSet, positions: Sequence[str], lease: float
 ) -> list[Delivery | None]:
-    """Take exactly these jobs; for each its delivery, None if others hold it."""
+    """Take exactly these jobs; for each its delivery, None if another worker holds it."""
     ids = [parts_of(position)[1] for position in positions]
     if not ids:
         return []
@@ -71,7 +68,7 @@ async def take(
         return [failed.pop(id_, None) for id_ in ids]
     scripts, token, now = session.scripts(jobs.queue), token_hex(12), session.now()
     lock = round(lease * 1000)
-    rows = await _run(session, [scripts.take(id_, token, now, lock) for id_ in ids])
+    rows = await _ask(session, [scripts.take(id_, token, now, lock) for id_ in ids])
     taken = [(job_of(jobs, id_, row[0]), row[1]) for id_, row in zip(ids, rows, strict=True) if row]
     still = await continue_schedulers(session, jobs.queue, [job for job, _ in taken])
     found = {job.id: job.delivery(jobs, token, due) for job, due in taken if job.id not in still}
@@ -79,7 +76,7 @@ async def take(
 
 
 async def purge(session: BullMQSession, jobs: JobSet) -> int:
-    """Remove all jobs that nobody holds; returns how many there were."""
+    """Remove all jobs that no worker holds; return how many there were."""
     scripts = session.scripts(jobs.queue)
     if jobs.kind is None:
         states = [state for state in _STATES if state != "active"]
@@ -92,7 +89,7 @@ async def purge(session: BullMQSession, jobs: JobSet) -> int:
         return sum(counts)
     rows = await _failed(session, jobs)
     free = [id_ for _, id_, state in rows if state == "ready"]
-    removed = await _run(session, [scripts.remove_failed(id_) for id_ in free])
+    removed = await _ask(session, [scripts.remove_failed(id_) for id_ in free])
     return sum(answer == 1 for answer in removed)
 
 
@@ -102,7 +99,7 @@ async def depth(session: BullMQSession, jobs: JobSet) -> QueueDepth:
         states = [state for _, _, state in await _failed(session, jobs)]
         held = states.count("in-flight")
         return QueueDepth(ready=len(states) - held, in_flight=held)
-    (counts,) = await _run(session, [session.scripts(jobs.queue).counts(*_STATES)])
+    (counts,) = await _ask(session, [session.scripts(jobs.queue).counts(*_STATES)])
     found = dict(zip(_STATES, counts, strict=True))
     return QueueDepth(
         ready=found["wait"] + found["paused"] + found["prioritized"],
@@ -114,17 +111,15 @@ async def depth(session: BullMQSession, jobs: JobSet) -> QueueDepth:
 async def _waiting(session: BullMQSession, jobs: JobSet) -> list[JobRow]:
     """All jobs that are not finished, in order of sending."""
     scripts = session.scripts(jobs.queue)
-    (ranges,) = await _run(session, [scripts.ranges(*_STATES)])
+    (ranges,) = await _ask(session, [scripts.ranges(*_STATES)])
     found: list[tuple[str, MessageState]] = []
     for name, ids in zip(_STATES, ranges, strict=True):
         ordered: list[bytes] = ids[::-1] if name in _LISTS else ids
         state = _STATES[name]
         found.extend((id_text(id_), state) for id_ in ordered)
-    sent = await _run(session, [("HGET", scripts.job_key(id_), "timestamp") for id_, _ in found])
+    sent = await _ask(session, [("HGET", scripts.job_key(id_), "timestamp") for id_, _ in found])
     rows: list[JobRow] = [
-        (number(at, LATEST), id_, state)
-        for (id_, state), at in zip(found, sent, strict=True)
-        if not is_wrong_type(at)
+        (number(at, LATEST), id_, state) for (id_, state), at in zip(found, sent, strict=True)
     ]
     return sorted(rows, key=lambda row: row[0])  # within a millisecond: in stored order
 
@@ -132,9 +127,9 @@ async def _waiting(session: BullMQSession, jobs: JobSet) -> list[JobRow]:
 async def _failed(session: BullMQSession, jobs: JobSet) -> list[JobRow]:
     """The failed jobs of a kind, in order of failing."""
     scripts = session.scripts(jobs.queue)
-    (ranges,) = await _run(session, [scripts.ranges("failed")])
+    (ranges,) = await _ask(session, [scripts.ranges("failed")])
     ids = [id_text(id_) for id_ in ranges[0]]
-    facts = await _run(
+    facts = await _ask(
         session,
         [
             command
@@ -147,7 +142,7 @@ async def _failed(session: BullMQSession, jobs: JobSet) -> list[JobRow]:
     )
     rows: list[JobRow] = []
     for id_, found, held in zip(ids, facts[::2], facts[1::2], strict=True):
-        if is_wrong_type(found):
+        if found is None:
             continue
         kind, sent = found
         # A job that another worker has failed has no kind.
@@ -161,15 +156,13 @@ def _behind(rows: list[JobRow], after: str) -> list[JobRow]:
     for index, row in enumerate(rows):
         if row[1] == id_:
             return rows[index + 1 :]
-    # It is gone. Some of the same millisecond may be seen again, but none is left out.
+    # The job is gone. Some of its millisecond may be listed again, but none is left out.
     return [row for row in rows if row[0] >= sent]
 
 
-async def _run(session: BullMQSession, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
+async def _ask(session: BullMQSession, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
+    """The replies, some calls at a time; None for a key of another type."""
     answers: list[Any] = []
     for start in range(0, len(calls), _PAGE):
-        answers += await session.run(calls[start : start + _PAGE])
-    for answer in answers:
-        if isinstance(answer, MatadorError) and not is_wrong_type(answer):
-            raise answer
+        answers += await session.ask_all(calls[start : start + _PAGE])
     return answers

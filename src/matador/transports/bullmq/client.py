@@ -1,12 +1,13 @@
-"""The client of the server: a supervised session that runs scripts in batches."""
+"""The address of the server, and its client: a supervised session that runs scripts in batches."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import redis.asyncio
 from redis.asyncio.connection import (
@@ -21,18 +22,44 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from matador.errors import MatadorError, NotConnectedError
 from matador.model.message import ConnectionState
-from matador.transports.bullmq.errors import is_wrong_type
-from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.bullmq.calls import QueueScripts
 from matador.transports.bullmq.scripts import USED, Argument, Call, connection_of, together
-from matador.transports.bullmq.store_scripts import StoreScripts
 from matador.transports.bullmq.wire import bull_name
+from matador.transports.kit.options import Scheme, text
 from matador.transports.redis_client.client import ServerClient
 from matador.transports.redis_client.connection import PipelinedConnection, forget
 from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
+from matador.transports.redis_client.options import PORT, RedisServerAddress
 
 _NEAR = 20  # ms
 _MOST_GROUPED = 50  # jobs in one script: the server does nothing else meanwhile
 _LARGEST = 512 << 20  # bytes, unless the server has another limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class BullMQAddress(RedisServerAddress):
+    """A BullMQ address with its options. Its repr has no secret.
+
+    Attributes:
+        prefix: what all keys begin with, as BullMQ's own option.
+    """
+
+    kind = "BullMQ"
+    schemes: ClassVar[Mapping[str, Scheme]] = {"bullmq": Scheme(PORT)}
+    form = "bullmq://user:password@host:6379/0?prefix=bull"
+
+    name: str = text("bullmq", empty=False)
+    prefix: str = text("bull", empty=False)
+
+    @property
+    def where(self) -> str:
+        """The server in a few words, without credentials: for logs and errors."""
+        return f"BullMQ on Redis at {self.listed_hosts}"
+
+
+def is_wrong_type(answer: object) -> bool:
+    """Whether a command found a key of another type."""
+    return isinstance(answer, MatadorError) and "WRONGTYPE" in str(answer.__cause__)
 
 
 class BullMQSession:
@@ -58,7 +85,7 @@ class BullMQSession:
         self._blocking: set[PipelinedConnection] = set()
         self._connection = connection_of(client)
         self._prefix = prefix
-        self._scripts: dict[str, StoreScripts] = {}
+        self._scripts: dict[str, QueueScripts] = {}
         self._ahead = 0.0
         self._last = self._last_near = 0
         self.largest = _LARGEST
@@ -69,8 +96,8 @@ class BullMQSession:
         seconds, micros = await self.client.time()
         self._ahead = seconds + micros / 1e6 - time.monotonic()
         with contextlib.suppress(ResponseError):  # not every user may ask
-            said = await self.client.config_get("proto-max-bulk-len")
-            self.largest = int(said.get("proto-max-bulk-len", _LARGEST))
+            found = await self.client.config_get("proto-max-bulk-len")
+            self.largest = int(found.get("proto-max-bulk-len", _LARGEST))
 
     async def load(self) -> None:
         """Load the scripts."""
@@ -94,11 +121,11 @@ class BullMQSession:
         self._last_near = min(max(now, self._last_near + 1), now + _NEAR)
         return self._last_near
 
-    def scripts(self, queue: str) -> StoreScripts:
+    def scripts(self, queue: str) -> QueueScripts:
         """The calls for a queue of ours."""
         found = self._scripts.get(queue)
         if found is None:
-            found = StoreScripts(self._prefix, bull_name(queue), self._connection)
+            found = QueueScripts(self._prefix, bull_name(queue), self._connection)
             self._scripts[queue] = found
         return found
 
@@ -262,7 +289,7 @@ class BullMQSession:
         return translate(error, self.where)
 
     async def drain(self) -> None:
-        """See ``ServerConnection``. Commands of ``client`` are awaited by their callers."""
+        """Wait for the replies to scripts. The callers of ``client`` await their own commands."""
         await self._pipelined.drain()
 
     async def close(self) -> None:
@@ -308,7 +335,7 @@ class BullMQClient(ServerClient[BullMQSession]):
             socket_timeout=address.timeout,
             socket_connect_timeout=address.timeout,
             socket_keepalive=True,
-            # Nothing is sent twice behind our back: the outcome of the first time is unknown.
+            # redis-py must not send a command again: the outcome of the first time is unknown.
             retry=Retry(NoBackoff(), 0),
             **(address.tls_options if address.tls else {}),
         )
@@ -318,7 +345,7 @@ class BullMQClient(ServerClient[BullMQSession]):
             connection = pool.make_connection()
             try:
                 await connection.connect()
-            except BaseException:  # cancelled in the handshake, it would stay open
+            except BaseException:  # a connection that is canceled in its handshake would stay open
                 await connection.disconnect(nowait=True)
                 raise
             return PipelinedConnection(
@@ -343,11 +370,11 @@ class _Pool(ConnectionPool):
     """A pool that stays closed.
 
     A command that is in flight while redis-py closes its pool connects again, and returns an open
-    connection to a pool that nobody closes a second time.
+    connection to a pool that is not closed a second time.
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType] - untyped
         self._closed = False
 
     async def release(self, connection: AbstractConnection) -> None:

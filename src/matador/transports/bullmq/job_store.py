@@ -1,4 +1,4 @@
-"""Adds, finds, lists, counts and changes the jobs of job queues, as BullMQ itself does it."""
+"""Finds, lists, counts and changes the jobs of job queues, as BullMQ itself does it."""
 
 from __future__ import annotations
 
@@ -6,27 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matador.errors import (
-    DuplicateJobError,
     JobNotFoundError,
     JobStateError,
-    MatadorError,
     MessageTooLargeError,
-    UniqueJobError,
-    UnstorableError,
 )
 from matador.model.job import JobCounts, JobRecord, JobStatus
-from matador.model.message import Message, Receipt
-from matador.transports.bullmq import plain
+from matador.model.message import Receipt
+from matador.transports.bullmq.calls import BELONGS_TO_SCHEDULE
 from matador.transports.bullmq.client import BullMQSession
-from matador.transports.bullmq.jobs import hold_of, number
-from matador.transports.bullmq.native import check_json, new_job
-from matador.transports.bullmq.native_job import NativeJob
+from matador.transports.bullmq.jobs import NativeJob, hold_of, number
 from matador.transports.bullmq.scripts import Call
-from matador.transports.bullmq.store_scripts import BELONGS_TO_SCHEDULE, NEEDS_PRIORITY, TAKEN
 from matador.transports.bullmq.topology import JobSet, Queues
-from matador.transports.bullmq.wire import id_bytes, id_text, job_id
+from matador.transports.bullmq.wire import id_bytes, id_text
 from matador.transports.kit.errors import lease_lost
-from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _MOST_EACH = 200
 _MOST_BYTES = 1 << 20
@@ -51,163 +43,6 @@ _STATUS: dict[bytes, JobStatus] = {
     b"failed": "failed",
 }
 """What BullMQ calls otherwise is waiting."""
-
-
-# -- adding ----------------------------------------------------------------------------------------
-
-
-async def add_jobs(
-    session: BullMQSession, queues: Queues, messages: Sequence[Message]
-) -> list[MatadorError | None]:
-    """Add jobs; for each None, or why it was not added."""
-    outcomes: list[MatadorError | None] = [None] * len(messages)
-    waiting: list[tuple[int, JobSet]] = []
-    size = 0
-    for index, message in enumerate(messages):
-        try:
-            waiting.append((index, await queues.find_jobs(session, message.queue)))
-        except MatadorError as error:
-            outcomes[index] = error
-            continue
-        size += len(message.body)
-        if len(waiting) >= _MOST_EACH or size >= _MOST_BYTES:
-            await _add_some(session, queues, messages, waiting, outcomes)
-            waiting, size = [], 0
-    if waiting:
-        await _add_some(session, queues, messages, waiting, outcomes)
-    return outcomes
-
-
-async def _add_some(
-    session: BullMQSession,
-    queues: Queues,
-    messages: Sequence[Message],
-    found: Sequence[tuple[int, JobSet]],
-    outcomes: list[MatadorError | None],
-) -> None:
-    """Add jobs: plain ones by a script of ours, others by BullMQ's own."""
-    others: list[tuple[int, JobSet]] = []
-    plain_jobs: dict[JobSet, list[tuple[int, bytes]]] = {}
-    for index, jobs in found:
-        message = messages[index]
-        if not job_id(message.id):
-            outcomes[index] = not_an_id(message.id)
-            continue
-        try:
-            check_json(message)
-            options = None if jobs.priorities else plain.options_of(message)
-        except (*UNWRITABLE, UnstorableError) as error:
-            outcomes[index] = unstorable(f"job {message.id!r}", error)
-            continue
-        if options is None or len(message.body) > session.largest:
-            others.append((index, jobs))
-        else:
-            plain_jobs.setdefault(jobs, []).append((index, options))
-    if plain_jobs:
-        others += await _add_plain(session, messages, plain_jobs, outcomes)
-    if others:
-        await _add(session, queues, messages, others, outcomes)
-
-
-async def _add_plain(
-    session: BullMQSession,
-    messages: Sequence[Message],
-    found: Mapping[JobSet, Sequence[tuple[int, bytes]]],
-    outcomes: list[MatadorError | None],
-) -> list[tuple[int, JobSet]]:
-    """Add plain jobs, given with their options. Returns those that take BullMQ's own script."""
-    calls: list[Call] = []
-    sent: list[tuple[JobSet, Sequence[tuple[int, bytes]]]] = []
-    now = session.now()
-    for jobs, all_ in found.items():
-        for start in range(0, len(all_), plain.MOST):
-            some = all_[start : start + plain.MOST]
-            new = [(messages[index], options) for index, options in some]
-            calls.append(plain.add(session, jobs.queue, new, now))
-            sent.append((jobs, some))
-    try:
-        answers = await session.run(calls)
-    except MatadorError as error:
-        for _, some in sent:
-            for index, _ in some:
-                outcomes[index] = error
-        return []
-    left: list[tuple[int, JobSet]] = []
-    for (jobs, some), answer in zip(sent, answers, strict=True):
-        if answer is None or isinstance(answer, MatadorError):  # BullMQ's own script has a guard
-            left += [(index, jobs) for index, _ in some]
-            continue
-        for (index, _), one in zip(some, answer, strict=True):
-            outcomes[index] = _outcome(messages[index], one)
-    return left
-
-
-async def _add(
-    session: BullMQSession,
-    queues: Queues,
-    messages: Sequence[Message],
-    found: Sequence[tuple[int, JobSet]],
-    outcomes: list[MatadorError | None],
-    *,
-    is_last: bool = False,
-) -> None:
-    calls: list[Call] = []
-    sent: list[tuple[int, JobSet]] = []
-    now, largest = session.now(), session.largest
-    for index, jobs in found:
-        message = messages[index]
-        try:
-            job = new_job(message, largest, prioritized=jobs.priorities or is_last)
-            calls.append(session.scripts(jobs.queue).add_new(message.id, job, now))
-        except (*UNWRITABLE, UnstorableError) as error:
-            outcomes[index] = unstorable(f"job {message.id!r}", error)
-            continue
-        sent.append((index, jobs))
-    if not calls:
-        return
-    try:
-        answers = await session.run_grouped(calls)
-    except MatadorError as error:
-        for index, _ in sent:
-            outcomes[index] = error
-        return
-    again: list[tuple[int, JobSet]] = []
-    for (index, jobs), answer in zip(sent, answers, strict=True):
-        message = messages[index]
-        if answer == NEEDS_PRIORITY and not is_last:
-            queues.has_priorities(jobs.queue)
-            again.append((index, jobs))
-        else:
-            outcomes[index] = _outcome(message, answer)
-    if again:
-        await _add(session, queues, messages, again, outcomes, is_last=True)
-
-
-def _outcome(message: Message, answer: object) -> MatadorError | None:
-    """What became of a job that was added."""
-    if isinstance(answer, MatadorError):
-        return answer
-    queue, id_ = message.queue, message.id
-    if answer == TAKEN:
-        return DuplicateJobError(
-            f"queue {queue!r} has a job with the id {id_!r} already", queue=queue, job_id=id_
-        )
-    if isinstance(answer, bytes) and answer != id_bytes(id_):
-        other = id_text(answer)
-        return UniqueJobError(
-            f"job {id_!r} was not added to {queue!r}: job {other!r} has its unique key",
-            queue=queue,
-            job_id=other,
-        )
-    return None
-
-
-def not_an_id(id_: str) -> UnstorableError:
-    """The error for an id that BullMQ does not allow."""
-    return UnstorableError(
-        f"job id {id_!r}: BullMQ allows no whole number, no colon, and none of its own keys as the "
-        f"id of a job; put something before it, for example 'job-{id_.replace(':', '-')}'"
-    )
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -320,7 +155,7 @@ async def retry_job(session: BullMQSession, jobs: JobSet, id_: str) -> None:
 
 
 async def remove_job(session: BullMQSession, jobs: JobSet, id_: str) -> None:
-    """Remove a job that nobody is running."""
+    """Remove a job that is not active."""
     scripts = session.scripts(jobs.queue)
     there, answer = await session.ask_all(
         [("EXISTS", scripts.job_key(id_)), scripts.remove_job(id_)], together=True
@@ -360,7 +195,7 @@ async def cancel_job(session: BullMQSession, jobs: JobSet, id_: str, reason: str
                     raise
                 continue
             return True
-        if lock is None:  # its worker is dead; as its successor, so that nobody else takes it
+        if lock is None:  # its worker is dead; hold it, so that no other worker takes it
             lock = f"matador-cancel-{session.next_now()}".encode()
             await session.ask("SET", scripts.lock_key(id_), lock, "NX", "PX", _CANCELING)
         job = NativeJob(id_, fields)
@@ -398,7 +233,7 @@ async def set_progress(session: BullMQSession, receipt: Receipt, progress: bytes
 
 
 async def pause_jobs(session: BullMQSession, jobs: JobSet) -> None:
-    """Have no worker take a job."""
+    """Pause a queue: no worker takes a job."""
     await session.ask_all([session.scripts(jobs.queue).pause_queue()])
 
 
@@ -417,7 +252,7 @@ async def resume_jobs(session: BullMQSession, jobs: JobSet) -> None:
 
 
 async def delete_jobs(session: BullMQSession, queues: Queues, jobs: JobSet) -> None:
-    """Forget all jobs, and what is known of them."""
+    """Delete all jobs, and what BullMQ stores about them."""
     scripts = session.scripts(jobs.queue)
     await _forget_parents(session, jobs)
     left = 1
@@ -452,3 +287,14 @@ def _not_found(jobs: JobSet, id_: str) -> JobNotFoundError:
     return JobNotFoundError(
         f"queue {jobs.queue!r} has no job {id_!r}", queue=jobs.queue, job_id=id_
     )
+
+
+async def child_results(
+    session: BullMQSession, jobs: JobSet, id_: str
+) -> Mapping[str, bytes | None]:
+    """What the children of a job returned, by their ids; those of other queues by their keys."""
+    scripts = session.scripts(jobs.queue)
+    (answer,) = await session.ask_all([("HGETALL", scripts.job_key(id_) + b":processed")])
+    found: Mapping[bytes, bytes] = answer or {}
+    prefix = scripts.key("").encode()
+    return {id_text(key.removeprefix(prefix)): value for key, value in found.items()}

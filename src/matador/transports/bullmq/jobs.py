@@ -1,4 +1,4 @@
-"""Jobs as the server returns them, turned into deliveries or stored messages.
+"""Jobs as the server returns them, turned into deliveries, stored messages or job records.
 
 Reading never fails. What cannot be read of a job is left out, and the delivery says what it was; an
 invalid number counts as the nearest valid one.
@@ -12,7 +12,10 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from matador.model import job as names
+from matador.model.job import JobRecord, JobStatus
 from matador.model.message import (
+    ERROR_TYPE_HEADER,
     REASON_HEADER,
     Delivery,
     MessageState,
@@ -20,16 +23,20 @@ from matador.model.message import (
     StoredMessage,
 )
 from matador.transports.bullmq import wire
+from matador.transports.bullmq.native import backoff_text, kept, other_headers, priority_of
 from matador.transports.bullmq.scripts import REMOVE, Keep
 from matador.transports.bullmq.topology import JobSet
 from matador.transports.bullmq.wire import our_priority
+from matador.transports.kit.jobs import CANCELED_TYPE, DEFAULT_NAME, split_body
 
 LATEST = 253_402_300_799_000
 """The latest possible time in ms, in the year 9999."""
 
 _MOST = 2**31 - 1
+_MOST_TRACES = 10
 
 _decode = msgspec.json.Decoder().decode
+_decode_traces = msgspec.json.Decoder(list[str]).decode
 
 
 class JobHold(NamedTuple):
@@ -138,12 +145,12 @@ class BullJob:
 
     @property
     def data(self) -> bytes:
-        """As they are stored."""
+        """The data as they are stored."""
         return self._fields.get(b"data", b"{}")
 
     @property
     def priority(self) -> int | None:
-        """As it was sent, or as somebody else gave it."""
+        """The priority of the message, or that of a job from another program."""
         if self.content.id:
             return self.content.priority
         return our_priority(number(self._fields.get(b"priority")))
@@ -232,6 +239,126 @@ class BullJob:
             ordering_key=self.content.ordering_key,
             properties=self.content.properties,
         )
+
+
+class NativeJob(BullJob):
+    """The fields of a job of a job queue, also of one that another program has added."""
+
+    __slots__ = ()
+
+    def _content(self) -> wire.JobContent:
+        fields = self._fields
+        headers: dict[str, str | int] = {
+            **other_headers(self.options),
+            names.ID: self.id,
+            names.NAME: self._text(b"name") or DEFAULT_NAME,
+            names.MAX_ATTEMPTS: self.max_attempts,
+            names.CREATED_AT: number(fields.get(b"timestamp"), LATEST),
+            names.ATTEMPTS: self.attempts,
+        }
+        backoff = backoff_text(self.options.get("backoff"))
+        if backoff is not None:
+            headers[names.BACKOFF] = backoff
+        if b"failedReason" in fields:
+            headers[names.ERROR] = self._text(b"failedReason")
+        return wire.JobContent(fields.get(b"data", b"null"), headers, self.id)
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts it has; BullMQ's default is one."""
+        found = self.options.get("attempts")
+        return max(1, found) if type(found) is int else 1
+
+    @property
+    def priority(self) -> int | None:
+        return priority_of(number(self._fields.get(b"priority")))
+
+    @property
+    def attempts_elsewhere(self) -> int:
+        """None: the message counts all attempts."""
+        return 0
+
+    def headers(self, failed: bool) -> dict[str, str | int]:
+        """Return the headers; those of a failed job say how to keep it, for a redrive."""
+        headers = super().headers(failed)
+        if failed:
+            headers[names.FAILED_AT] = number(self._fields.get(b"finishedOn"), LATEST)
+            if b"matador-error-type" in self._fields:
+                headers[ERROR_TYPE_HEADER] = self._text(b"matador-error-type")
+            for name, option in (
+                (names.KEEP_COMPLETED, "removeOnComplete"),
+                (names.KEEP_FAILED, "removeOnFail"),
+            ):
+                headers[name] = kept(keep_asked(self.options.get(option))).text
+        return headers
+
+    def _keep(self) -> Keep:
+        return keep_asked(self.options.get("removeOnComplete"))  # BullMQ keeps by default
+
+    @property
+    def keep_failed(self) -> Keep:
+        """Whether it is kept when it has failed."""
+        return keep_asked(self.options.get("removeOnFail"))
+
+    def _native(self) -> NativeHold:
+        stacktrace = self._fields.get(b"stacktrace", b"")
+        return NativeHold(self.keep_failed, self.max_attempts, stacktrace)
+
+    def canceled(self, reason: str) -> dict[str, str]:
+        """The fields of the job once it has failed because it was canceled."""
+        stacktrace = self._fields.get(b"stacktrace", b"")
+        text = reason.encode(errors="replace").decode()
+        return {
+            "stc": "0",
+            "matador-error-type": CANCELED_TYPE,
+            "stacktrace": trace_with(stacktrace, f"{CANCELED_TYPE}: {text}"),
+            "matador-kind": "undeliverable",
+            "matador-taken": "0",
+            "matador-bare": "",
+        }
+
+    def record(self, queue: str, status: JobStatus, due: int) -> JobRecord:
+        """The job as it is stored. ``due``: when it will run, in ms, if it is delayed."""
+        fields = self._fields
+        data, metadata = split_body(fields.get(b"data", b"null"))
+        finished = status in ("completed", "failed")
+        stalled = number(fields.get(b"stc"))
+        return JobRecord(
+            id=self.id,
+            name=self._text(b"name") or DEFAULT_NAME,
+            queue=queue,
+            status=status,
+            data=data,
+            metadata=metadata,
+            attempts=self.attempts + stalled,
+            max_attempts=self.max_attempts,
+            created_at=self._seconds(b"timestamp") or 0.0,
+            processed_at=self._seconds(b"processedOn"),
+            finished_at=self._seconds(b"finishedOn") if finished else None,
+            due_at=due / 1000 if status == "delayed" else None,
+            error=self._text(b"failedReason") if b"failedReason" in fields else None,
+            priority=self.priority,
+            progress=fields.get(b"progress"),
+            result=fields.get(b"returnvalue") if status == "completed" else None,
+        )
+
+    def _seconds(self, field: bytes) -> float | None:
+        found = self._fields.get(field)
+        return None if found is None else number(found, LATEST) / 1000
+
+
+def job_of(jobs: JobSet, id_: str, fields: Sequence[bytes] | Mapping[bytes, bytes]) -> BullJob:
+    """A job of a queue, as that queue writes them."""
+    return NativeJob(id_, fields) if jobs.native else BullJob(id_, fields)
+
+
+def trace_with(stacktrace: bytes, error: str) -> str:
+    """The stacktrace of a job after one more failure, as BullMQ keeps it: a list of texts."""
+    try:
+        before = _decode_traces(stacktrace) if stacktrace else []
+    except wire.UNREADABLE:
+        before = []
+    return msgspec.json.encode([*before, error][-_MOST_TRACES:]).decode()
 
 
 _LIMITS = frozenset(("count", "age", "limit"))

@@ -180,7 +180,7 @@ LAST = job_priority(None)
 
 
 def priority_of(number: int) -> int | None:
-    """The priority of a job, whoever has added it."""
+    """The priority for one of BullMQ's numbers."""
     found = our_priority(number)
     return None if not found else found - 1
 

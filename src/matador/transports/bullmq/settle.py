@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from redis.exceptions import WatchError
+from redis.exceptions import ResponseError, WatchError
 
 from matador.errors import MatadorError, MessageTooLargeError, TransportError, UnstorableError
 from matador.model import job as names
@@ -30,10 +30,8 @@ from matador.model.message import (
 from matador.model.topology import DeadLetterKind, dead_letter_name
 from matador.transports.bullmq import plain
 from matador.transports.bullmq.client import BullMQSession
-from matador.transports.bullmq.errors import refused
-from matador.transports.bullmq.jobs import JobHold, NativeHold, hold_of
+from matador.transports.bullmq.jobs import JobHold, NativeHold, hold_of, trace_with
 from matador.transports.bullmq.native import milliseconds
-from matador.transports.bullmq.native_job import trace_with
 from matador.transports.bullmq.scripts import REMOVE, Call
 from matador.transports.bullmq.send import add, data_of, other_id
 from matador.transports.bullmq.topology import JobSet, Queues
@@ -65,7 +63,7 @@ class JobSettler:
             if hold is None:
                 outcomes[index] = lease_lost(settlement.receipt.queue)
             elif (size := _size(settlement)) > self._session.largest:
-                # The server would drop the connection, and with it what others have asked for.
+                # The server would close the connection, and with it fail the calls of others.
                 outcomes[index] = MessageTooLargeError(size, self._session.largest, what="result")
             elif isinstance(settlement, Complete) and size <= _SMALL and plain.can_complete(hold):
                 alike = (hold.queue, repr(hold.keep))
@@ -174,7 +172,7 @@ class JobSettler:
                 outcomes[index] = lease_lost(receipt.queue)
             elif isinstance(settlements[index], Release):
                 woken.add(receipt.queue)
-        # BullMQ wakes nobody when a job with a priority is released.
+        # BullMQ wakes no worker when a job with a priority is released.
         markers = [self._session.scripts(queue).key("marker") for queue in woken]
         if markers:
             await self._session.run([("ZADD", key, 0, "0") for key in markers])
@@ -182,7 +180,7 @@ class JobSettler:
             await self._run(unfit, settlements, outcomes, is_last=True)
 
     def _malformed(self, settlement: Settlement, error: MatadorError) -> Call | None:
-        """The plain script for a job at which BullMQ's own one fails; None: the caller decides."""
+        """Our script for a job at which BullMQ's own one fails; None: the caller decides."""
         hold = hold_of(settlement.receipt)
         if hold is None or not isinstance(refused(error, settlement.receipt), UnstorableError):
             return None
@@ -226,7 +224,7 @@ class JobSettler:
             case Release() if hold.failed:
                 return scripts.release_failed(hold.id, hold.token)
             case Complete():
-                return scripts.complete(hold.id, hold.token, hold.keep)
+                return scripts.complete(hold.id, hold.token, now, hold.keep)
             case Release():
                 if hold.due > now:
                     return scripts.delay(hold.id, hold.token, now, hold.due - now, None)
@@ -315,7 +313,7 @@ class JobSettler:
                     away = (
                         scripts.remove_held(hold.id, hold.token)
                         if hold.failed
-                        else scripts.complete(hold.id, hold.token)
+                        else scripts.complete(hold.id, hold.token, self._session.now())
                     )
                     await self._queue(pipe, away)
                     await self._queue(pipe, add(self._session, target, message, successor))
@@ -334,6 +332,19 @@ class JobSettler:
     async def _queue(self, pipe: Any, call: Call) -> None:
         # The client loads the script first if the server does not know it.
         await self._session.command(call.script)(keys=call.keys, args=call.arguments, client=pipe)
+
+
+def refused(error: MatadorError, receipt: Receipt) -> MatadorError:
+    """The error of a script that settles a job: permanent if what is in the job caused it."""
+    cause = error.__cause__
+    if type(error) is not TransportError or not isinstance(cause, ResponseError):
+        return error
+    # A script that fails names its line; errors of the server itself do not.
+    if "WRONGTYPE" not in str(cause) and "user_script:" not in str(cause):
+        return error
+    made = UnstorableError(f"a malformed job of {receipt.queue!r} cannot be settled: {cause}")
+    made.__cause__ = cause
+    return made
 
 
 def _text(reason: str) -> str:
@@ -388,10 +399,8 @@ async def renew(session: BullMQSession, receipts: Sequence[Receipt], lease: floa
     lock = round(lease * 1000)
     calls = [session.scripts(hold.queue).extend(hold.id, hold.token, lock) for _, hold in holds]
     for start in range(0, len(calls), _MOST_EACH):
-        answers = await session.run(calls[start : start + _MOST_EACH])
+        answers = await session.ask_all(calls[start : start + _MOST_EACH])
         for (index, _), answer in zip(holds[start:], answers, strict=False):
-            if isinstance(answer, MatadorError):
-                raise answer
             kept[index] = answer == 1
     return kept
 

@@ -16,15 +16,14 @@ from matador.model.job_limits import RateLimit
 from matador.model.message import Delivery
 from matador.transports.bullmq import plain
 from matador.transports.bullmq.client import BullMQSession
-from matador.transports.bullmq.jobs import BullJob, JobHold
-from matador.transports.bullmq.native_job import job_of
+from matador.transports.bullmq.jobs import BullJob, JobHold, job_of
+from matador.transports.bullmq.schedules import continue_schedulers
 from matador.transports.bullmq.scripts import Call, together
 from matador.transports.bullmq.topology import JobSet
-from matador.transports.bullmq.upkeep import continue_schedulers
 from matador.transports.bullmq.wire import id_text
 from matador.transports.redis_client.connection import PipelinedConnection, forget
 
-POLL = 0.2  # seconds; BullMQ wakes nobody for failed jobs
+POLL = 0.2  # seconds; BullMQ wakes no worker for failed jobs
 _SHORTEST = 0.001
 _MOST_PLAIN = 100  # jobs at once: the server does nothing else meanwhile
 _BY_BULLMQ = 20
@@ -62,26 +61,26 @@ class JobSource(ABC):
         return Found([])
 
     async def stop_waiting(self, session: BullMQSession, waiting: asyncio.Task[None]) -> None:
-        """End a task that waits. What it takes all the same is not lost."""
+        """End a task that runs ``wait``. Jobs that it takes all the same are not lost."""
         waiting.cancel()
         await asyncio.wait([waiting])
 
     def set_rate(self, rate: RateLimit | None) -> None:  # noqa: B027 - optional
-        """Take so many jobs at most in so much time, together with all other workers."""
+        """Limit how many jobs all workers take together in a time."""
 
     @property
     def limited(self) -> bool:
-        """A rate limit keeps it from taking jobs."""
+        """Whether a rate limit keeps it from taking jobs."""
         return False
 
     async def wake_another(self, session: BullMQSession) -> None:  # noqa: B027 - optional
         """Wake another worker, because this one takes nothing."""
 
     def unblock(self) -> None:  # noqa: B027 - optional
-        """Have who waits end soon."""
+        """End ``wait`` soon."""
 
     async def close(self) -> None:  # noqa: B027 - optional
-        """Let go of what it has."""
+        """Close the connection on which it waits."""
 
 
 class WaitingJobs(JobSource):
@@ -100,7 +99,6 @@ class WaitingJobs(JobSource):
         self._seen_by: BullMQSession | None = None  # where its connection shows that it works
 
     def set_rate(self, rate: RateLimit | None) -> None:
-        """See ``JobSource``. BullMQ's workers keep to it in the same way."""
         self._rate = rate
 
     @property
@@ -109,12 +107,12 @@ class WaitingJobs(JobSource):
 
     @property
     def _plain(self) -> bool:
-        """Jobs may be taken by our own script."""
+        """Whether our own script may take jobs."""
         jobs = self._jobs
         return jobs.native and self._rate is None and not jobs.priorities and not self._by_bullmq
 
     async def take(self, session: BullMQSession, limit: int) -> Found:
-        """See ``JobSource``. Plain jobs are taken by a script of ours, others by BullMQ's own."""
+        """Take plain jobs by a script of ours, others by BullMQ's own."""
         self._limited = False
         if self._seen_by is not session:
             self._seen_by = session
@@ -148,15 +146,8 @@ class WaitingJobs(JobSource):
             self._by_bullmq = _BY_BULLMQ
         if not taken.jobs and taken.ask_bullmq:
             return None
-        found: list[Delivery] = []
-        scheduled: list[BullJob] = []
-        for id_, token, fields in taken.jobs:
-            job = job_of(self._jobs, id_, fields)
-            found.append(job.delivery(self._jobs, token))
-            if job.scheduler is not None:
-                scheduled.append(job)
-        drained = not taken.ask_bullmq and len(found) < most
-        found = await self._without_stuck(session, found, scheduled)
+        drained = not taken.ask_bullmq and len(taken.jobs) < most
+        found = await self._deliveries(session, taken.jobs)
         return Found(found, self._until(session.now(), 0, taken.due), drained)
 
     async def _take(self, session: BullMQSession, limit: int) -> Found:
@@ -164,31 +155,38 @@ class WaitingJobs(JobSource):
         scripts, now = session.scripts(self._jobs.queue), session.now()
         tokens = [self._token() for _ in range(count)]
         calls = [scripts.next_job(token, now, self._lock, self._rate) for token in tokens]
-        found: list[Delivery] = []
-        scheduled: list[BullJob] = []
+        taken: list[tuple[str, str, Sequence[bytes]]] = []
         failure: MatadorError | None = None
         wait = self._block
         for token, answer in zip(tokens, await self._run(session, calls), strict=False):
             if isinstance(answer, MatadorError):
                 failure = answer
             elif answer[0]:
-                job = job_of(self._jobs, id_text(answer[1]), answer[0])
-                found.append(job.delivery(self._jobs, token))
-                if job.scheduler is not None:
-                    scheduled.append(job)
+                taken.append((id_text(answer[1]), token, answer[0]))
             else:
                 self._limited = int(answer[2]) > 0
                 wait = min(wait, self._until(now, int(answer[2]), float(answer[3])))
-        if failure is not None and not found:
+        if failure is not None and not taken:
             raise failure
-        # Asking in vain costs the server as much as a job: ask for a little more than came.
-        self._together = count * 2 if len(found) == count else len(found) + 1
-        return Found(await self._without_stuck(session, found, scheduled), wait)
+        # A call that finds nothing costs the server as much as a job: ask for a little more than
+        # the last time brought.
+        self._together = count * 2 if len(taken) == count else len(taken) + 1
+        return Found(await self._deliveries(session, taken), wait)
 
-    async def _without_stuck(
-        self, session: BullMQSession, found: list[Delivery], scheduled: Sequence[BullJob]
+    async def _deliveries(
+        self, session: BullMQSession, taken: Sequence[tuple[str, str, Sequence[bytes]]]
     ) -> list[Delivery]:
-        """Have schedulers add their next jobs; without the jobs of those that could not."""
+        """Make deliveries of jobs, given with their ids, tokens and fields.
+
+        Adds the next jobs of their schedulers, and leaves out jobs whose next one was not added.
+        """
+        found: list[Delivery] = []
+        scheduled: list[BullJob] = []
+        for id_, token, fields in taken:
+            job = job_of(self._jobs, id_, fields)
+            found.append(job.delivery(self._jobs, token))
+            if job.scheduler is not None:
+                scheduled.append(job)
         if not scheduled:
             return found
         stuck = await continue_schedulers(session, self._jobs.queue, scheduled)
@@ -214,10 +212,10 @@ class WaitingJobs(JobSource):
         return f"{self._owner}:{self._number}"
 
     async def wait(self, session: BullMQSession, seconds: float, limit: int) -> Found:
-        """See ``JobSource``. A marker does not end a rate limit: it is left to others.
+        """Wait for BullMQ's marker. During a rate limit it is left to other workers.
 
-        The call that takes plain jobs waits in line behind the marker, on a connection of its own:
-        they are taken as soon as they are added, without another round trip.
+        The call that takes plain jobs is queued behind the marker, on a separate connection: it
+        takes them as soon as they are added, without another round trip.
         """
         if self._limited:
             return await super().wait(session, seconds, limit)
@@ -251,7 +249,9 @@ class WaitingJobs(JobSource):
         connection = await session.connect_blocking()
         try:
             name = session.scripts(self._jobs.queue).worker_name
-            connection.call("CLIENT", "SETNAME", name).add_done_callback(forget)  # not all let us
+            connection.call("CLIENT", "SETNAME", name).add_done_callback(
+                forget
+            )  # not every server allows it
             number = await connection.call("CLIENT", "ID")
         except Exception as error:
             raise session.translated(error) from error
@@ -265,12 +265,10 @@ class WaitingJobs(JobSource):
             return error
 
     async def stop_waiting(self, session: BullMQSession, waiting: asyncio.Task[None]) -> None:
-        """See ``JobSource``. Dropping the connection could lose jobs that were just taken."""
+        """Unblock the connection: to close it could lose jobs that were just taken."""
         if self._limited:
             await super().stop_waiting(session, waiting)
-        while (
-            not waiting.done()
-        ):  # it may not be blocked yet, or must not be: then it ends by itself
+        while not waiting.done():  # it may not be blocked yet, or ends without being unblocked
             self.unblock()
             await asyncio.wait([waiting], timeout=_ASK_AGAIN)
 
@@ -285,9 +283,9 @@ class WaitingJobs(JobSource):
             self._blocking = None
 
     async def wake_another(self, session: BullMQSession) -> None:
-        """See ``JobSource``. Sets the marker, as BullMQ does for a job."""
+        """Set the marker, as BullMQ does for a job."""
         key = session.scripts(self._jobs.queue).key("marker")
-        with contextlib.suppress(MatadorError):  # others poll now and then all the same
+        with contextlib.suppress(MatadorError):  # other workers poll from time to time
             await session.ask("ZADD", key, 0, "0")
 
 

@@ -1,9 +1,10 @@
-"""A subscription to a queue or to its dead letters."""
+"""A subscription to a queue or to its dead letters, and the check for stalled jobs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -12,10 +13,13 @@ from matador.model.job_limits import JobLimits
 from matador.model.message import Delivery
 from matador.transports.bullmq.client import BullMQClient
 from matador.transports.bullmq.sources import POLL, Found, JobSource
+from matador.transports.kit.wakeup import Wakeup
+
+log = logging.getLogger("matador.transports.bullmq")
 
 
 class BullMQSubscription:
-    """See ``matador.transports.base.Subscription``. Nothing is taken before it is asked for.
+    """Deliveries of one queue. Takes nothing before ``receive`` asks for it.
 
     When ``receive`` is cancelled, its work continues: jobs that it takes are returned by the next
     call, or go back with ``pause``, and a marker that it uses up is set again for others.
@@ -52,7 +56,7 @@ class BullMQSubscription:
         return self._active
 
     def set_limits(self, limits: JobLimits) -> None:
-        """See ``JobLimiting``. BullMQ has no limit for each key: that is ignored."""
+        """Set the rate limit. BullMQ has no limit for each key: that is ignored."""
         self._source.set_rate(limits.rate)
 
     @property
@@ -60,7 +64,6 @@ class BullMQSubscription:
         return self._source.limited
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``. Waits while the connection is lost."""
         self._receivers += 1
         try:
             while self.active:
@@ -76,7 +79,7 @@ class BullMQSubscription:
                     self._waiting = asyncio.create_task(self._wait(wait, limit))
                 await self._woken
         except asyncio.CancelledError:
-            self._source.unblock()  # nobody may ask for jobs for a long time
+            self._source.unblock()  # the next ``receive`` may be long in coming
             raise
         finally:
             self._receivers -= 1
@@ -89,7 +92,7 @@ class BullMQSubscription:
         return max(0.001, self._empty_until - asyncio.get_running_loop().time())
 
     async def _join_taking(self, limit: int) -> float | None:
-        """Take jobs, or join who does. Seconds to wait if there are none; None: ask again.
+        """Take jobs, or join a call that does. Seconds to wait if there are none; None: ask again.
 
         Raises:
             NotConnectedError: there is no connection, and there will be none.
@@ -130,14 +133,14 @@ class BullMQSubscription:
             session = await self._client.wait_connected()
             found = await self._source.wait(session, seconds, limit)
         except (SendUnconfirmedError, NotConnectedError):
-            return  # whoever takes next finds out
-        except MatadorError:  # too many connections, say: then we ask now and then
+            return  # the next call that takes jobs gets the error
+        except MatadorError:  # too many connections, for example: poll instead
             await asyncio.sleep(min(seconds, POLL))
             return
         self._note(found)
         if self._receivers:
             return
-        if self._ready:  # nobody may ask for them for a long time
+        if self._ready:  # the next ``receive`` may be long in coming
             await self._give_back_ready()
         if found.marker:
             await self._source.wake_another(session)
@@ -160,7 +163,7 @@ class BullMQSubscription:
         await self._source.close()
 
     async def pause(self) -> None:
-        """See ``Pausing``: what a cancelled ``receive`` takes goes back."""
+        """Release the jobs that a canceled ``receive`` has taken."""
         await self._stop_waiting()
         taking = self._taking
         if taking is not None:
@@ -168,7 +171,7 @@ class BullMQSubscription:
                 taking.cancel()
             await asyncio.wait([taking])
             if not taking.cancelled():
-                taking.exception()  # nobody is left to tell
+                taking.exception()  # no caller is left to get it
             if self._taking is taking:
                 self._taking = None
         await self._give_back_ready()
@@ -189,3 +192,49 @@ class BullMQSubscription:
             left = list(self._ready)
             self._ready.clear()
             await self._give_back(left)
+
+
+class StalledCheck:
+    """Has BullMQ deliver stalled jobs again: those of workers that died, or lost their leases.
+
+    Checks twice per lease, from the first subscription until the transport disconnects.
+
+    All workers of a queue share the work: the first one that checks is the only one until the next
+    time.
+    """
+
+    def __init__(self, client: BullMQClient, queue: str, lease: float) -> None:
+        self._client = client
+        self._queue = queue
+        self._period = lease / 2
+        self._active = True
+        self._wakeup = Wakeup()
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._active:
+            try:
+                session = await self._client.connection()
+                # A little shorter than our period, so that our own next check is not refused.
+                interval = round(self._period * 900)
+                call = session.scripts(self._queue).release_stalled(session.now(), interval)
+                (answer,) = await session.run([call])
+                if isinstance(answer, MatadorError):
+                    raise answer
+                if answer:
+                    log.warning(
+                        "%s: %d jobs of workers that died are delivered again",
+                        self._queue,
+                        len(answer),
+                    )
+            except NotConnectedError:
+                pass  # the supervisor reconnects
+            except MatadorError as error:
+                log.warning("%s: cannot check for stalled jobs: %s", self._queue, error)
+            await self._wakeup.wait(self._period)
+
+    async def close(self) -> None:
+        """Stop after the present check: redis-py can lose a cancellation."""
+        self._active = False
+        self._wakeup.wake()
+        await self._task

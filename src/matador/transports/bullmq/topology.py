@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from matador.errors import ConfigurationError, QueueNotFoundError
+from matador.errors import ConfigurationError
 from matador.model.topology import DeadLetterKind, Topology, dead_letter_name
 from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.wire import letters_of
@@ -72,10 +72,10 @@ class Queues:
         self._declared.update(made)
 
     async def open_jobs(self, session: BullMQSession, queue: str) -> None:
-        """Make a queue one of jobs, if it is not one of messages.
+        """Make a queue a job queue.
 
         Raises:
-            ConfigurationError: it is, or it has a name that BullMQ does not allow.
+            ConfigurationError: it is a queue of messages, or BullMQ does not allow its name.
         """
         if ":" in queue:
             raise ConfigurationError(f"queue {queue!r}: BullMQ allows no colon in a name")
@@ -94,7 +94,7 @@ class Queues:
         self._with_priorities.add(queue)
 
     async def find_jobs(self, session: BullMQSession, queue: str) -> JobSet:
-        """A job queue.
+        """Find a job queue.
 
         Raises:
             QueueNotFoundError: there is none of that name.
@@ -120,7 +120,7 @@ class Queues:
                 raise answer
 
     async def find(self, session: BullMQSession, name: str) -> JobSet:
-        """The jobs behind a name.
+        """Find the jobs behind a name.
 
         Raises:
             QueueNotFoundError: there is no such queue, or its dead letters are turned off.
@@ -137,13 +137,6 @@ class Queues:
                 return JobSet(queue, kind, settings.priorities, settings.jobs)
         raise queue_not_found(name, session.where)
 
-    async def find_or_none(self, session: BullMQSession, name: str) -> JobSet | QueueNotFoundError:
-        """``find`` that returns the error."""
-        try:
-            return await self.find(session, name)
-        except QueueNotFoundError as error:
-            return error
-
     async def _settings_of(self, session: BullMQSession, queue: str) -> _QueueSettings | None:
         known = self._declared.get(queue) or self._found.get(queue)
         if known is not None:
@@ -156,7 +149,7 @@ class Queues:
     async def _stored(
         self, session: BullMQSession, queue: str, default: _QueueSettings | None = None
     ) -> _QueueSettings | None:
-        """What is stored of a queue; ``default`` for one that nobody of us has declared."""
+        """Read the stored settings; ``default`` for a queue that only other programs use."""
         key = session.scripts(queue).key("meta")
         ours, any_ = await session.run([("HGET", key, _FIELD), ("EXISTS", key)])
         for answer in (ours, any_):

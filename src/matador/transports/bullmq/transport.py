@@ -22,16 +22,14 @@ from matador.model.message import (
 )
 from matador.model.topology import Topology
 from matador.transports.bullmq import browse as browsing
-from matador.transports.bullmq import flows, schedules
 from matador.transports.bullmq import job_store as store
+from matador.transports.bullmq import schedules
 from matador.transports.bullmq import send as sending
-from matador.transports.bullmq.client import BullMQClient, BullMQSession
-from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.bullmq.client import BullMQAddress, BullMQClient, BullMQSession
 from matador.transports.bullmq.settle import JobSettler, renew
 from matador.transports.bullmq.sources import FailedJobs, WaitingJobs
-from matador.transports.bullmq.subscription import BullMQSubscription
+from matador.transports.bullmq.subscription import BullMQSubscription, StalledCheck
 from matador.transports.bullmq.topology import JobSet, Queues
-from matador.transports.bullmq.upkeep import StalledCheck
 from matador.transports.bullmq.wire import bull_name
 from matador.transports.kit.errors import cannot_pause_letters
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges, ignored_limits
@@ -134,7 +132,7 @@ class BullMQTransport(BaseTransport):
         await self._client.start()
 
     async def _close(self) -> None:
-        """Others get what is still held when its lease has passed."""
+        """Disconnect. Other workers get what is still held when its lease ends."""
         for subscription in list(self._subscriptions):
             await subscription.close()
         checks, self._checks = list(self._checks.values()), {}
@@ -145,10 +143,14 @@ class BullMQTransport(BaseTransport):
     async def _restore(self, session: BullMQSession) -> None:
         await self._queues.restore(session)
 
+    async def _find(self, queue: str) -> tuple[BullMQSession, JobSet]:
+        session = await self._client.connection()
+        return session, await self._queues.find(session, queue)
+
     # -- queues ------------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Creates ``exact`` queues, too: a BullMQ queue is just a name."""
+        """Declare queues, ``exact`` ones, too: a BullMQ queue is just a name."""
         session = await self._client.connection()
         await self._queues.declare(session, topology)
         return [*ignored_arguments(topology), *ignored_exchanges(topology), *_notes(topology)]
@@ -158,9 +160,8 @@ class BullMQTransport(BaseTransport):
         return await sending.store(session, self._queues, messages)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> BullMQSubscription:
-        """See ``Transport``. ``prefetch`` is ignored: nothing is held in advance."""
-        session = await self._client.connection()
-        jobs = await self._queues.find(session, queue)
+        """Subscribe. ``prefetch`` is ignored: nothing is held in advance."""
+        _, jobs = await self._find(queue)
         if jobs.kind is not None:
             source = FailedJobs(jobs, lease=self._lease)
         else:
@@ -181,7 +182,7 @@ class BullMQTransport(BaseTransport):
         self._subscriptions.discard(subscription)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. Each is atomic."""
+        """Carry out settlements. Each is atomic."""
         session = await self._client.connection()
         return await JobSettler(session, self._queues).settle(settlements)
 
@@ -191,50 +192,43 @@ class BullMQTransport(BaseTransport):
         return await renew(await self._client.connection(), receipts, self._lease)
 
     def twin(self) -> BullMQTransport:
-        """See ``Twinning``. A receipt has the token of the job's lock."""
+        """Return a transport that can renew leases: a receipt has the token of the lock."""
         return BullMQTransport(self._url, **self._given)
 
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``. Once the job of ``after`` is gone, messages that were sent in the same
-        millisecond may be seen again."""
-        session = await self._client.connection()
-        jobs = await self._queues.find(session, queue)
+        """Browse. Once the job of ``after`` is gone, messages that were sent in the same
+        millisecond may be listed again."""
+        session, jobs = await self._find(queue)
         async for stored in browsing.browse(session, jobs, after, limit):
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        session = await self._client.connection()
-        jobs = await self._queues.find(session, queue)
+        session, jobs = await self._find(queue)
         return await browsing.take(session, jobs, positions, self._lease)
 
     async def purge(self, queue: str) -> int:
-        session = await self._client.connection()
-        return await browsing.purge(session, await self._queues.find(session, queue))
+        return await browsing.purge(*await self._find(queue))
 
     async def depth(self, queue: str) -> QueueDepth:
-        session = await self._client.connection()
-        return await browsing.depth(session, await self._queues.find(session, queue))
+        return await browsing.depth(*await self._find(queue))
 
     async def pause_queue(self, queue: str) -> None:
-        """See ``QueuePausing``. Workers in other languages stop, too."""
-        session = await self._client.connection()
-        jobs = await self._queues.find(session, queue)
+        """Pause a queue. Workers in other languages stop, too."""
+        session, jobs = await self._find(queue)
         if jobs.kind is not None:
             raise cannot_pause_letters(queue)
         await store.pause_jobs(session, jobs)
 
     async def resume_queue(self, queue: str) -> None:
-        session = await self._client.connection()
-        jobs = await self._queues.find(session, queue)
+        session, jobs = await self._find(queue)
         if jobs.kind is None:
             await store.resume_jobs(session, jobs)
 
     async def is_paused(self, queue: str) -> bool:
-        """See ``QueuePausing``. A pause by another program counts, too."""
-        session = await self._client.connection()
-        jobs = await self._queues.find(session, queue)
+        """Whether the queue is paused, by this or another program."""
+        session, jobs = await self._find(queue)
         return jobs.kind is None and await store.is_paused(session, jobs)
 
     # -- jobs --------------------------------------------------------------------------------------
@@ -244,7 +238,7 @@ class BullMQTransport(BaseTransport):
         return _JOBS
 
     async def open_jobs(self, queue: str) -> str:
-        """See ``JobStoring``. The queue is the BullMQ queue of that name."""
+        """Open a job queue: the BullMQ queue of that name."""
         await self._queues.open_jobs(await self._client.connection(), queue)
         return queue
 
@@ -254,7 +248,7 @@ class BullMQTransport(BaseTransport):
 
     async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
         session = await self._client.connection()
-        return await store.add_jobs(session, self._queues, jobs)
+        return await sending.add_jobs(session, self._queues, jobs)
 
     async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:
         return await store.find_jobs(*await self._jobs(queue), ids)
@@ -271,31 +265,31 @@ class BullMQTransport(BaseTransport):
         await store.retry_job(*await self._jobs(queue), job_id)
 
     async def remove_job(self, queue: str, job_id: str) -> None:
-        """See ``JobStoring``. Its children are removed, too, as BullMQ does."""
+        """Remove a job, and its children, as BullMQ does."""
         await store.remove_job(*await self._jobs(queue), job_id)
 
     async def cancel_job(self, queue: str, job_id: str, reason: str) -> bool:
-        """See ``JobStoring``. Workers in other languages run it to its end, for nothing."""
+        """Cancel a job. A worker in another language runs it to its end, without effect."""
         return await store.cancel_job(*await self._jobs(queue), job_id, reason)
 
     async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
         await store.set_progress(await self._client.connection(), receipt, progress)
 
     async def pause_jobs(self, queue: str) -> None:
-        """See ``JobStoring``. Workers in other languages stop, too."""
+        """Pause a job queue. Workers in other languages stop, too."""
         await store.pause_jobs(*await self._jobs(queue))
 
     async def resume_jobs(self, queue: str) -> None:
         await store.resume_jobs(*await self._jobs(queue))
 
     async def delete_jobs(self, queue: str) -> None:
-        """See ``JobStoring``. Deletes its schedules, too."""
+        """Delete the jobs of a queue, and its schedules."""
         session, jobs = await self._jobs(queue)
         await store.delete_jobs(session, self._queues, jobs)
 
     @property
     def fires_schedules(self) -> bool:
-        """See ``JobScheduling``. Whoever takes the job of a schedule adds the next one."""
+        """True: the worker that takes the job of a schedule adds the next one."""
         return True
 
     async def put_schedule(self, queue: str, schedule: JobSchedule) -> None:
@@ -305,7 +299,7 @@ class BullMQTransport(BaseTransport):
         return await schedules.list_schedules(*await self._jobs(queue))
 
     async def remove_schedule(self, queue: str, key: str) -> bool:
-        """See ``JobScheduling``. The job that waits for its next time goes with it."""
+        """Remove a schedule, and the job that waits for its next time."""
         return await schedules.remove_schedule(*await self._jobs(queue), key)
 
     async def fire_schedule(
@@ -316,13 +310,12 @@ class BullMQTransport(BaseTransport):
 
     async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
         session, found = await self._jobs(queue)
-        return await flows.add_flow(session, self._queues, found, jobs)
+        return await sending.add_flow(session, self._queues, found, jobs)
 
     async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
-        return await flows.child_results(*await self._jobs(queue), job_id)
+        return await store.child_results(*await self._jobs(queue), job_id)
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``: version, eviction policy, persistence."""
         session = await self._client.connection()
         return await examine(session.ask, primary="name the primary in the URL")
 

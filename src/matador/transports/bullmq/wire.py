@@ -4,8 +4,8 @@ The data of a job are ``{"_jobData": …, "_metadata": …}``. ``_jobData`` is t
 or array is written as it is, byte by byte, so that a worker in another language sees its fields;
 text as a JSON string with ``"encoding": "text"`` in the metadata, any other bytes in base64 with
 ``"encoding": "base64"``. ``_metadata`` also has ``id``, ``headers``, ``priority`` and
-``orderingKey``; empty ones are left out. Every body comes back as the same bytes, unless somebody
-else has rewritten the job.
+``orderingKey``; empty ones are left out. Every body comes back as the same bytes, unless another
+program has rewritten the job.
 
 The name of a job is the key of its event, the command of a request, or the routing key of what was
 published, so that people can find it. That is in the data, too: names of our own jobs are not read.
@@ -217,7 +217,7 @@ def id_text(id_: bytes) -> str:
 
 
 def id_bytes(id_: str) -> bytes:
-    """The id of a job as the server knows it. See ``id_text``."""
+    """The id of a job as the server knows it: the opposite of ``id_text``."""
     return bytes.fromhex(id_[len(_HEX) :]) if id_.startswith(_HEX) else id_.encode()
 
 
@@ -234,7 +234,7 @@ def bull_priority(priority: int | None) -> int:
 
 
 def our_priority(number: int) -> int | None:
-    """The priority of a job that somebody else has added."""
+    """The priority of a job that another program has added."""
     return None if number in (0, LOWEST) else LOWEST - 1 - number
 
 

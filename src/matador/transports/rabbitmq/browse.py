@@ -1,15 +1,15 @@
 """Looks at the messages of a queue.
 
-AMQP cannot show a message without taking it. So messages are taken and given back:
+AMQP cannot show a message without delivering it. So the transport takes messages and returns them:
 
-- Dead letters go back to their places (``requeue``). This marks them as redelivered and changes
-  nothing else.
-- Messages of work queues go back as copies at the end, all of them and in their order. Going back
-  to their places would count as a delivery, and after a few looks they would be called poisoned.
-  So only work queues with up to ``MOST_MOVED`` messages can be browsed.
+- Dead letters are requeued at their places. This marks them as redelivered and changes nothing
+  else.
+- Messages of a work queue return as copies at the end of the queue, all of them and in their order.
+  If they were requeued, the broker would count a delivery, and after a few times the messages would
+  count as poisoned. So only work queues with up to ``MOST_MOVED`` messages can be browsed.
 
-Meanwhile consumers do not see them. If this process dies, the broker gives them back, counted. Only
-messages that are ready can be seen: neither those that a consumer holds nor delayed ones.
+Meanwhile consumers do not get them. If this process dies, the broker requeues and counts them. Only
+ready messages can be seen: neither those that a consumer holds nor delayed ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from matador.model.message import REASON_HEADER, Delivery, Release, StoredMessag
 from matador.model.topology import DEAD_LETTER_KINDS
 from matador.transports.rabbitmq import delays, frames, wire
 from matador.transports.rabbitmq.deliveries import ChannelDeliveries, hold_of
-from matador.transports.rabbitmq.send import OutgoingMessages
+from matador.transports.rabbitmq.outgoing import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
 from matador.transports.rabbitmq.settle import settle
 
@@ -85,7 +85,7 @@ async def _seen(
 async def take(
     session: AmqpSession, outgoing: OutgoingMessages, queue: str, positions: Sequence[str]
 ) -> list[Delivery | None]:
-    """See ``Browsing.take``. Takes from the front until it has all, and gives the others back."""
+    """Take messages from the front until all are found, and return the others to the queue."""
     identities = [_read_position(position)[1] for position in positions]
     wanted = Counter(identities)
     found: defaultdict[str, list[Delivery]] = defaultdict(list)
@@ -117,10 +117,10 @@ async def take(
 
 
 async def purge_delayed(session: AmqpSession, outgoing: OutgoingMessages, queue: str) -> int:
-    """Delete the messages of a work queue that are delayed; say how many there were.
+    """Delete the delayed messages of a work queue; return how many there were.
 
-    They wait in queues that all work queues share, so each of these is looked through. The other
-    messages keep their places and their times; one that is due meanwhile is a moment late.
+    They wait in queues that all work queues share, so each of these is searched. The other messages
+    keep their places and their times; one that is due meanwhile is a moment late.
     """
     prefix, purged = session.address.delay_prefix, 0
     for left, names in delays.every_hop(prefix, queue if outgoing.refuses(queue) else None):
@@ -133,12 +133,12 @@ async def purge_delayed(session: AmqpSession, outgoing: OutgoingMessages, queue:
 
 
 def keeps_dead_letters(queue: str) -> bool:
-    """Whether it is a queue of dead letters, whose deliveries nobody counts."""
+    """Whether the queue has dead letters, for which deliveries do not count."""
     return queue.rpartition(".")[2] in DEAD_LETTER_KINDS
 
 
 class _Getter(ChannelDeliveries):
-    """Gets messages one by one, with many requests at a time."""
+    """Gets messages one by one, with many requests in flight."""
 
     ready = 0
     _none = 0
@@ -151,7 +151,7 @@ class _Getter(ChannelDeliveries):
         return True
 
     async def get(self, count: int) -> list[Delivery]:
-        """Up to ``count`` messages; fewer if the queue has no more."""
+        """Get up to ``count`` messages; fewer if the queue has no more."""
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._none = 0
 
@@ -167,7 +167,7 @@ class _Getter(ChannelDeliveries):
         return got
 
     async def get_all(self) -> list[Delivery]:
-        """Everything that was ready at the start."""
+        """Get all messages that were ready at the start."""
         if self.ready > MOST_MOVED:
             raise UnsupportedError(
                 f"{self.queue} has {self.ready:,} messages: AMQP cannot browse a queue without "
@@ -182,7 +182,7 @@ class _Getter(ChannelDeliveries):
         return taken
 
     async def remove(self, routing_key: str) -> int:
-        """Delete the messages with a routing key, and hold the others; how many were deleted."""
+        """Delete the messages with a routing key, hold the others, and count the deleted ones."""
         removed = 0
         while True:
             page = await self.get(_PAGE)
@@ -201,7 +201,7 @@ class _Getter(ChannelDeliveries):
 async def _getting(
     session: AmqpSession, outgoing: OutgoingMessages, queue: str, *, keep: bool = False
 ) -> AsyncGenerator[_Getter]:
-    """A channel to get messages with. At the end, unless ``keep``, all that it holds goes back."""
+    """Open a channel to get messages. At the end, unless ``keep``, it requeues what it holds."""
     getter = await _Getter.open(session.consuming, queue, outgoing.is_internal)
     kept = False
     try:
@@ -223,7 +223,7 @@ async def _give_back(
 
 
 def _read_position(position: str) -> tuple[int, str]:
-    """The number of a message when it was seen, and what identifies it."""
+    """Split a position: the number of the message when it was seen, and what identifies it."""
     number, _, identity = position.partition("-")
     if not number.isdecimal() or "-" not in identity:
         raise ConfigurationError(f"{position!r} is not a position; use StoredMessage.position")
@@ -240,13 +240,13 @@ def _stored(queue: str, number: int, delivery: Delivery) -> StoredMessage:
     incoming = wire.IncomingProperties(properties, redelivered=False)
     stamp, headers = incoming.timestamp, delivery.headers
     if incoming.deaths and keeps_dead_letters(queue) and REASON_HEADER not in headers:
-        # The broker itself dead-lettered it, and says why and when.
+        # The broker dead-lettered it, and notes why and when.
         death = incoming.deaths[0]
-        headers = {**headers, REASON_HEADER: wire.told_death(death)}
-        told = death.get("time")
-        stamp = told if isinstance(told, int) else -1
+        headers = {**headers, REASON_HEADER: wire.death_reason(death)}
+        died_at = death.get("time")
+        stamp = died_at if isinstance(died_at, int) else -1
     if 0 <= stamp < 100_000_000_000:
-        stamp *= 1000  # in seconds, as AMQP says and others write it
+        stamp *= 1000  # in seconds, as AMQP defines it and other senders write it
     return StoredMessage(
         position=f"{number:010d}-{_identity(delivery)}",
         id=incoming.id or "",

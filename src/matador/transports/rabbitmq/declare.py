@@ -1,26 +1,47 @@
-"""Declares the objects of a topology, and reports those that exist with other arguments.
+"""Declares the objects of topologies, and reports those that exist with other arguments.
 
-Also finds out which queues refuse messages while they are full.
+Objects are declared again on every new connection, and when one was deleted. The queues for delays
+are created on first use (``outgoing``). Also finds out which queues refuse messages while they are
+full.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pika import exceptions as pika_errors
 
-from matador.errors import MatadorError, NotConnectedError, QueueNotFoundError
+from matador.errors import (
+    MatadorError,
+    NotConnectedError,
+    QueueNotFoundError,
+    UnsupportedError,
+)
 from matador.model.message import TopologyNote
-from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.model.topology import Topology
+from matador.transports.rabbitmq import delays
+from matador.transports.rabbitmq.connection import AmqpChannel, AmqpConnection
 from matador.transports.rabbitmq.errors import PRECONDITION_FAILED
+from matador.transports.rabbitmq.options import RabbitMQAddress
+from matador.transports.rabbitmq.outgoing import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
-from matador.transports.rabbitmq.topology import AmqpBinding, AmqpExchange, AmqpObject, AmqpQueue
+from matador.transports.rabbitmq.topology import (
+    AmqpBinding,
+    AmqpExchange,
+    AmqpObject,
+    AmqpQueue,
+    plan_for,
+    plugin_exchange,
+    route_of,
+)
 
 log = logging.getLogger("matador.rabbitmq")
 
+_CANCELLING = 0.3  # seconds in which consumers learn that their queue was deleted
 _MOST_DIFFERENCES = 20
 # The broker compares these first and stops there. We cannot adopt them, either.
 _FIXED = frozenset({"type", "durable", "exclusive", "auto_delete"})
@@ -32,6 +53,165 @@ _INEQUIVALENT = re.compile(
     re.DOTALL,
 )
 _VALUE = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?$")
+
+
+class AppliedTopologies:
+    """The topologies that one transport has applied.
+
+    Their objects are declared again on every new connection, and when one was deleted.
+    """
+
+    def __init__(self, address: RabbitMQAddress, outgoing: OutgoingMessages) -> None:
+        self._address = address
+        self._outgoing = outgoing
+        self._topologies: list[Topology] = []
+        self._plugin: bool | None = None
+        self._creating_again = asyncio.Lock()
+        self._applied: dict[Topology, float] = {}  # when each was applied
+
+    def forget_server(self) -> None:
+        """Forget whether the server has the plugin: the next one may be another server."""
+        self._plugin = None
+
+    async def restore(self, session: AmqpSession) -> None:
+        """Declare everything on a new connection."""
+        for topology in list(self._topologies):
+            await self._apply(session, topology)
+
+    async def apply(self, session: AmqpSession, topology: Topology) -> Sequence[TopologyNote]:
+        notes = await self._apply(session, topology)
+        self._topologies = [one for one in self._topologies if not _replaces(topology, one)]
+        self._topologies.append(topology)
+        self._applied = {
+            one: when for one, when in self._applied.items() if one in self._topologies
+        }
+        return notes
+
+    async def delete_queue(self, session: AmqpSession, queue: str) -> None:
+        """Delete a queue, and do not declare it again."""
+        self._topologies = [one.without_queue(queue) for one in self._topologies]
+        self._outgoing.forget(queue)
+        async with session.channel() as channel:
+            await channel.delete_queue(queue)
+
+    async def unbind(self, session: AmqpSession, exchange: str, queue: str, pattern: str) -> None:
+        """Remove a binding, and do not declare it again."""
+        self._topologies = [
+            one.without_binding(exchange, queue, pattern) for one in self._topologies
+        ]
+        try:
+            async with session.channel() as channel:
+                await channel.unbind(AmqpBinding(queue, exchange, pattern))
+        except QueueNotFoundError:  # the queue or the exchange is gone, and so is the binding
+            return
+
+    async def redeclare(self, session: AmqpSession, queue: str) -> bool:
+        """Create a queue again if it belongs to an applied topology; False if it does not."""
+        topology = self._owner(queue)
+        if topology is None:
+            return False
+        await self._apply(session, topology)
+        return True
+
+    async def create_again(
+        self, session: AmqpSession, names: Collection[str], since: float
+    ) -> bool:
+        """Declare the topologies that have these names, unless that was done after ``since``.
+
+        Concurrent calls declare a topology once.
+
+        Returns:
+            False if no topology has any of the names.
+
+        Raises:
+            TransportError: the broker refuses, or the connection is lost.
+        """
+        owners = {id(one): one for name in names if (one := self._owner(name)) is not None}
+        if not owners:
+            return False
+        async with self._creating_again:
+            for topology in owners.values():
+                if self._applied.get(topology, -1.0) < since:
+                    log.warning("%s: an object was deleted; creating it again", topology.namespace)
+                    # RabbitMQ does not cancel the consumers of a quorum queue that is created
+                    # again at once: they would wait forever on a queue that is gone.
+                    await asyncio.sleep(_CANCELLING)
+                    await self._apply(session, topology)
+        return True
+
+    async def _apply(self, session: AmqpSession, topology: Topology) -> list[TopologyNote]:
+        self._outgoing.declared(topology)
+        if not topology.queues:  # it only publishes
+            plan = plan_for(topology, due_exchange=None, plugin=False)
+            return (await declare(session, plan)).notes
+        plugin = await self._has_plugin(session, topology.namespace)
+        notes: list[TopologyNote] = []
+        prefix = self._address.delay_prefix
+        missing = await session.create(delays.objects(prefix))
+        if missing is not None and not plugin:
+            notes.append(TopologyNote(None, f"messages cannot be delayed: {missing}"))
+        due = None if missing else delays.due_exchange(prefix)
+        declared = await declare(session, plan_for(topology, due_exchange=due, plugin=plugin))
+        notes += declared.notes
+        for queue in topology.queues:
+            if queue.retention is not None:
+                text = "no retention: RabbitMQ keeps no finished messages"
+                notes.append(TopologyNote(topology.full_name(queue.name), text))
+        self._outgoing.learn(
+            topology, plugin=plugin, delays_missing=missing, refusing=declared.refusing
+        )
+        self._applied[topology] = asyncio.get_running_loop().time()
+        return notes
+
+    async def _has_plugin(self, session: AmqpSession, namespace: str) -> bool:
+        """Create the exchange of the delayed-message plugin, if the server has the plugin.
+
+        On a separate connection, because RabbitMQ closes it if there is no plugin.
+        """
+        if self._address.delays == "levels" or self._plugin is False:
+            return False
+        host, port = session.publishing.host, session.publishing.port
+        found = False
+        try:
+            probe = await AmqpConnection.open(self._address, host, port, "looking for a plugin")
+            try:
+                await (await AmqpChannel.open(probe)).declare(plugin_exchange(namespace))
+                found = True
+            finally:
+                await probe.disconnect()
+        except MatadorError as error:
+            log.debug("no delayed-message plugin: %s", error)
+        self._plugin = found
+        if self._address.delays == "plugin" and not found:
+            raise UnsupportedError(
+                "the server has no delayed-message plugin; leave out delays=plugin"
+            )
+        return found
+
+    def _owner(self, name: str) -> Topology | None:
+        """Find the topology of a queue, of a dead-letter queue or of an exchange."""
+        for topology in self._topologies:
+            if name in _names_in(topology):
+                return topology
+        return None
+
+
+def _names_in(topology: Topology) -> set[str]:
+    """The names by which publications reach what a topology declares."""
+    names = {exchange.name for exchange in topology.exchanges}
+    for queue in topology.queues:
+        names.add(topology.full_name(queue.name))
+        letters = route_of(topology, queue, plugin=False).letters
+        names.update(route.key for route in letters.values())
+    return names
+
+
+def _replaces(new: Topology, old: Topology) -> bool:
+    """Whether nothing is lost if ``new`` takes the place of ``old``."""
+    return new.namespace == old.namespace and _names_in(old) <= _names_in(new)
+
+
+# -- declaring and comparing ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +229,7 @@ class ArgumentDifference:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What exists now."""
+    """What the broker has after a declaration."""
 
     notes: list[TopologyNote] = field(default_factory=list[TopologyNote])
     """The differences."""
@@ -63,7 +243,7 @@ class Declared:
 
 
 def difference_in(text: str) -> ArgumentDifference | None:
-    """The difference that the broker reports, if it reports one."""
+    """Parse the difference that the broker reports, if it reports one."""
     found = _INEQUIVALENT.search(text)
     if found is None:
         return None
@@ -97,7 +277,7 @@ async def declare(
                     text = "does not exist; it belongs to another application, which must create it"
                     notes.append(TopologyNote(thing.name, text))
             elif thing.ours:
-                # Even if an existing queue differs: a policy may say it, which AMQP does not show.
+                # Even if an existing queue differs: AMQP does not show what a policy sets.
                 result.note_overflow(thing.name, thing.arguments.get(_OVERFLOW))
                 if different := await declarer.differences(thing):
                     notes.append(TopologyNote(thing.name, f"is used as it is: {_told(different)}"))
@@ -115,7 +295,7 @@ def _told(differences: Mapping[str, ArgumentDifference]) -> str:
 
 
 class _Declarer:
-    """Declares one object after the other, on a new channel after each refusal."""
+    """Declares objects one after the other, on a new channel after each refusal."""
 
     def __init__(self, session: AmqpSession) -> None:
         self._session = session
@@ -141,17 +321,17 @@ class _Declarer:
         return True
 
     async def overflow(self, queue: AmqpQueue) -> str | int | None:
-        """What somebody else's queue does when it is full; None: the default, or not known.
+        """Find out what a queue of another application does when full; None: not known.
 
-        It is declared with an ``x-overflow`` that does not exist. So nothing is ever created, and
-        the broker says how the queue differs.
+        The queue is declared with an ``x-overflow`` that does not exist. So nothing is ever
+        created, and the broker says how the queue differs.
         """
         asked = replace(queue, arguments={_OVERFLOW: "?"})
         try:
             different = await self.differences(asked, until=_OVERFLOW)
         except NotConnectedError:
             raise
-        except MatadorError as error:  # perhaps it may not be configured, or has been deleted
+        except MatadorError as error:  # the user may not configure it, or it has been deleted
             log.debug("%s: could not find out its %s: %s", queue.name, _OVERFLOW, error)
             return None
         return different[_OVERFLOW].theirs if _OVERFLOW in different else None
@@ -159,9 +339,11 @@ class _Declarer:
     async def differences(
         self, thing: AmqpExchange | AmqpQueue, until: str | None = None
     ) -> dict[str, ArgumentDifference]:
-        """Declare it. The broker reports one difference at a time: adopt it and try again.
+        """Declare an object and return how the existing one differs.
 
-        ``until``: the argument that ends it.
+        The broker reports one difference at a time: adopt it, and declare the object again.
+
+        ``until``: stop at this argument.
         """
         found: dict[str, ArgumentDifference] = {}
         while len(found) < _MOST_DIFFERENCES:

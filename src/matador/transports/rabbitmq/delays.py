@@ -21,7 +21,7 @@ A work queue that refuses messages while it is full has last hops of its own. Ra
 every three minutes, and forwards at most 32 messages of a hop at a time: in a shared hop, the
 messages of other work queues would have to wait behind the refused ones.
 
-This module has the arithmetic and the names; ``upkeep`` creates the objects.
+This module has the arithmetic and the names; ``outgoing`` creates the hops on first use.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Hop(NamedTuple):
 
 
 def path(delay: float) -> list[Hop]:
-    """The hops of a delay in seconds. Together they are never shorter than the delay."""
+    """Split a delay in seconds into hops. Together they are never shorter than the delay."""
     waits = _waits(max(1, -int(-delay * 1000 // 1)))
     return [Hop(len(waits) - place, *wait) for place, wait in enumerate(waits)]
 
@@ -101,9 +101,9 @@ def _own_end(prefix: str, left: int, name: str, queue: str) -> str:
 
 
 def every_hop(prefix: str, queue: str | None = None) -> Iterator[tuple[int, list[str]]]:
-    """The hops that there may be, with how many are left there: those that come first, first.
+    """Yield all possible hops in the order in which messages pass them, with how many are left.
 
-    ``queue``: with those that end at this work queue alone.
+    ``queue``: include those that only this work queue uses.
     """
     days = [f"{count}d" for count in range(1, _MOST_DAYS + 1)]
     hours = [f"{count}h" for count in range(1, 24)]

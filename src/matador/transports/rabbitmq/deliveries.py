@@ -16,8 +16,7 @@ import msgspec
 from matador.model.message import Delivery, Receipt
 from matador.transports.kit.window import AckWindow
 from matador.transports.rabbitmq import frames
-from matador.transports.rabbitmq.channel import AmqpChannel
-from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.connection import AmqpChannel, AmqpConnection
 from matador.transports.rabbitmq.wire import IncomingProperties
 
 log = logging.getLogger("matador.rabbitmq")

@@ -66,7 +66,7 @@ _TRANSLATIONS: tuple[tuple[Any, type[MatadorError], str], ...] = (
 
 
 def translate(error: BaseException, what: str) -> MatadorError:
-    """Our error for one of pika, which becomes its cause. ``what`` is what failed."""
+    """Return the error of this package for one of pika, its cause. ``what`` names what failed."""
     if isinstance(error, MatadorError):
         return error
     if isinstance(error, theirs.ChannelClosedByBroker):

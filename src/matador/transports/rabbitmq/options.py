@@ -82,8 +82,8 @@ class RabbitMQAddress(ServerAddress):
         delay_prefix: the prefix of the names of the queues for delays.
         management: where the management plugin is, for what AMQP does not tell. ``true``: on the
             same host, on AMQP's port + 10,000; ``false``: it is not asked; ``auto``: the same as
-            ``true``, but only over TLS with a verified certificate, because whoever listens there
-            gets the password.
+            ``true``, but only over TLS with a verified certificate, because each request sends the
+            password.
         name: for logs and metrics.
     """
 

@@ -18,18 +18,17 @@ from matador.errors import (
 )
 from matador.transports.kit.wakeup import Waiters, Wakeup
 from matador.transports.rabbitmq import frames
-from matador.transports.rabbitmq.channel import AmqpChannel
-from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.connection import AmqpChannel, AmqpConnection
 from matador.transports.rabbitmq.errors import publishing_refused, reason_of, translate
 from matador.transports.rabbitmq.wire import id_of
 
 log = logging.getLogger("matador.rabbitmq")
 
 DIRECT_REPLY = "amq.rabbitmq.reply-to"
-"""A channel's own name for its replies; others see a longer one."""
+"""A channel's own name for its replies; the server of a request gets a longer one."""
 
 _MOST_ROUTES = 10_000
-_WRITE = 256  # messages per write: enough to be cheap, few enough to let others have a turn
+_WRITE = 256  # messages per write: enough to be cheap, few enough for other tasks to run
 _PAUSES = (0.1, 0.4)  # seconds before what the broker refused is published again
 
 
@@ -153,8 +152,8 @@ class AmqpPublisher:
             again = await self.publish([publications[place] for place in untaken])
             for place, error in zip(untaken, again, strict=True):
                 outcomes[place] = error
-        # A queue that is never full refuses messages only while it has no leader, which passes. One
-        # that is full would hold up the messages for others.
+        # A queue without limit refuses messages only while it has no leader, which passes. To wait
+        # for a full queue would delay messages for other queues.
         refused = _to_repeat(publications, batch)
         for pause in _PAUSES:
             if not refused:
@@ -187,7 +186,7 @@ class AmqpPublisher:
             self._give_up(batch, written)
         except asyncio.CancelledError:
             for place in range(written, len(publications)):
-                batch.settle(place, None)  # nobody asks, and ``drain`` must not wait for it
+                batch.settle(place, None)  # so that ``drain`` does not wait for it
             raise
         return batch
 
@@ -253,7 +252,7 @@ class AmqpPublisher:
     # -- answers of the broker --------------------------------------------------------------------
 
     def take(self, kind: int, buffer: bytes, at: int, size: int) -> bool:
-        """See ``Sink``. Takes confirms, replies, and messages that no queue accepted."""
+        """Take confirms, replies, and messages that no queue accepted."""
         if kind == frames.METHOD:
             class_, method = frames.method_of(buffer, at)
             if class_ != frames.BASIC:
@@ -323,16 +322,16 @@ class AmqpPublisher:
         self._wake()
 
     def _return(self, key: str, message_id: str, text: str) -> None:
-        """Note a message that came back: the oldest match, as returns come in order."""
+        """Note a message that the broker returned: the oldest match, as returns are in order."""
         for tag, (_, _, publication) in self._flights.items():
             if (publication.key, publication.id) == (key, message_id) and tag not in self._returned:
                 self._returned[tag] = text
                 return
 
     def _closed(self, reason: BaseException) -> None:
-        """The channel is gone, and with it the outcome of what was written.
+        """Settle what was written on a channel that is lost: its outcome is unknown.
 
-        Unless the broker closed it because of one message: then it did not read the later ones.
+        If the broker closed the channel because of one message, it did not read the later ones.
         """
         self._channel = None
         flights, self._flights = self._flights, {}
@@ -355,7 +354,7 @@ class AmqpPublisher:
         self._wake()
 
     def _give_up(self, batch: _PublishBatch, written: int) -> None:
-        """The time is up: what was written may be stored, the rest is not."""
+        """Settle a batch after the timeout: what was written may be stored, the rest is not."""
         blocked, limit = self._connection.blocked, f"{self._timeout:g} s"
         alarm = f"; the broker blocks publishers: {blocked}" if blocked else ""
         for tag, flight in list(self._flights.items()):

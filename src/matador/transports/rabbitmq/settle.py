@@ -10,8 +10,8 @@ from matador.errors import MatadorError
 from matador.model.message import Complete, Release, Settlement
 from matador.transports.kit.errors import lease_lost
 from matador.transports.rabbitmq.deliveries import AmqpHold, ChannelDeliveries, hold_of
+from matador.transports.rabbitmq.outgoing import OutgoingMessages
 from matador.transports.rabbitmq.publisher import Publication
-from matador.transports.rabbitmq.send import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
 
 log = logging.getLogger("matador.rabbitmq")
@@ -29,7 +29,7 @@ async def settle(
     *,
     requeue: bool = True,
 ) -> list[MatadorError | None]:
-    """See ``Transport.settle``. Acknowledgements are in the kernel's buffer when it returns.
+    """Carry out settlements. Acknowledgements are in the kernel's buffer when it returns.
 
     The caller collects what is settled together; holding acknowledgements back for longer would
     only widen the time in which a crash has messages delivered twice.
@@ -57,7 +57,7 @@ async def settle(
             except MatadorError as error:
                 outcomes[place] = _finish(settlement, error, requeue)
                 continue
-            hold.settled = True  # nobody else may settle it meanwhile
+            hold.settled = True  # so that it cannot be settled twice meanwhile
             places.append(place)
     for holder in acked:
         holder.flush()

@@ -112,7 +112,7 @@ class RabbitMQSubscription(BaseSubscription):
         self._wakeup.wake()
 
     async def close(self) -> None:
-        """See ``Subscription``. What was not returned is given back as copies, uncounted."""
+        """Close; what ``receive`` has not returned goes back as copies, uncounted."""
         if not self._active:
             return
         self._active = False
@@ -125,11 +125,11 @@ class RabbitMQSubscription(BaseSubscription):
             holder.retire()
 
     async def pause(self) -> None:
-        """See ``Pausing``. The channel stays open for what is to be settled.
+        """Pause. The channel stays open for deliveries that are not settled.
 
-        Afterwards one message at a time is pushed, until a ``receive`` shows that one was taken up
-        without a pause. Otherwise, with a pause for each of many suspects, the broker would count
-        the messages that it is just pushing.
+        Afterwards the broker pushes one message at a time, until a ``receive`` returns one and no
+        pause follows. Otherwise, with a pause for each of many suspects, the broker would count the
+        messages that it is just pushing.
         """
         await self._wait_changed()
         self._all_was_well = False
@@ -143,7 +143,7 @@ class RabbitMQSubscription(BaseSubscription):
         self._extra = 0
 
     async def set_prefetch(self, prefetch: int) -> None:
-        """See ``Prefetching``. A second consumer gets the rest: the first keeps its limit."""
+        """Set the prefetch with a second consumer: the first one keeps its limit."""
         await self._wait_changed()
         previous, self._extra = self._extra, max(0, prefetch - self._prefetch)
         holder = self._holder
@@ -172,7 +172,7 @@ class RabbitMQSubscription(BaseSubscription):
             holder.flush()
 
     async def _leave(self, holder: ChannelDeliveries, consumer: str) -> bool:
-        """End the consumers and give back what nobody received; False: the connection is lost."""
+        """End the consumers and return what was not received; False: the connection is lost."""
         second, self._second = self._second, ""
         try:
             if consumer:
@@ -192,7 +192,7 @@ class RabbitMQSubscription(BaseSubscription):
         return True
 
     async def _come_to_rest(self, holder: ChannelDeliveries, prefetch: int) -> None:
-        """Wait until nothing is on its way: the broker counts what finds no consumer."""
+        """Wait until no message is on its way: the broker would count it as delivered."""
         loop = asyncio.get_running_loop()
         latest = loop.time() + _LONGEST_REST
         while holder.alive and holder.unacknowledged < prefetch and loop.time() < latest:
@@ -203,7 +203,7 @@ class RabbitMQSubscription(BaseSubscription):
 
     @property
     def _may_widen(self) -> bool:
-        """Whether more than one message may be pushed again: only while nothing is on its way."""
+        """Whether the broker may push several messages again: only while none is on its way."""
         holder = self._holder
         return (
             self._careful
@@ -236,7 +236,7 @@ class RabbitMQSubscription(BaseSubscription):
 
     @property
     def _connection_is_open(self) -> bool:
-        """Whether the connection is open; if not, the transport restores us with it."""
+        """Whether the connection is open; if not, the transport restores the consumer with it."""
         try:
             return self._connection().is_open
         except NotConnectedError:
@@ -288,7 +288,7 @@ class RabbitMQSubscription(BaseSubscription):
             self._wakeup.wake()
 
     async def _mend(self) -> None:
-        """Restore the consumer after it alone was lost, and the queue too if it is ours."""
+        """Restore a consumer that was lost alone, and the queue too if a topology has it."""
         async with self._mending:
             reason = self._broken
             if reason is None:

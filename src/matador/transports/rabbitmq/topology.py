@@ -70,7 +70,7 @@ class AmqpRoute(NamedTuple):
     """The exchanges for a queue, for its dead letters and, with the plugin, for its delays.
 
     An empty name is the default exchange, which reaches every queue directly. ``letters`` are the
-    dead letters of the kinds that are kept; those of other kinds go to ``dead`` in vain.
+    dead letters of the kinds that are kept; no queue gets those of other kinds from ``dead``.
     """
 
     main: str = ""
@@ -108,8 +108,14 @@ def _is_direct(queue: WorkQueue) -> bool:
 
 
 def delayed_exchange(namespace: str) -> str:
-    """The exchange of the delayed-message plugin."""
+    """The name of the exchange of the delayed-message plugin."""
     return f"{namespace}.delayed"
+
+
+def plugin_exchange(namespace: str) -> AmqpExchange:
+    """The exchange of the delayed-message plugin. Only a server with the plugin can create it."""
+    name = delayed_exchange(namespace)
+    return AmqpExchange(name, "x-delayed-message", {"x-delayed-type": "direct"})
 
 
 def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> Iterator[AmqpObject]:
@@ -162,7 +168,9 @@ def _queue_objects(
 def _work_arguments(queue: WorkQueue, route: AmqpRoute) -> Arguments:
     arguments: dict[str, Argument] = {}
     if _is_direct(queue):
-        if queue.type == "quorum":  # others declare classic queues without a type
+        if (
+            queue.type == "quorum"
+        ):  # services in other languages declare classic queues without a type
             arguments["x-queue-type"] = queue.type
     elif queue.type is not None or not queue.priorities:
         arguments["x-queue-type"] = queue.type or "quorum"

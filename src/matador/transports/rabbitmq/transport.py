@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Unpack
 
 from matador.errors import MatadorError, NotConnectedError
@@ -33,17 +32,15 @@ from matador.transports.kit.replies import ReplySubscription
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.rabbitmq import browse, delays
 from matador.transports.rabbitmq.connection import AmqpConnection
-from matador.transports.rabbitmq.declare import declare
-from matador.transports.rabbitmq.doctor import examine
+from matador.transports.rabbitmq.declare import AppliedTopologies, declare
 from matador.transports.rabbitmq.options import RabbitMQAddress, RabbitMQOptions
-from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication, UnroutableError
-from matador.transports.rabbitmq.reply_addresses import CALLER, ReplyAddresses
-from matador.transports.rabbitmq.send import OutgoingMessages
+from matador.transports.rabbitmq.outgoing import OutgoingMessages
+from matador.transports.rabbitmq.publisher import DIRECT_REPLY, UnroutableError
+from matador.transports.rabbitmq.sender import Sender
 from matador.transports.rabbitmq.session import AmqpSession
 from matador.transports.rabbitmq.settle import settle
 from matador.transports.rabbitmq.subscription import RabbitMQSubscription
 from matador.transports.rabbitmq.topology import plan_for
-from matador.transports.rabbitmq.upkeep import TopologyUpkeep
 from matador.transports.rabbitmq.wire import IncomingProperties
 from matador.transports.supervisor import ConnectionSupervisor
 
@@ -74,9 +71,7 @@ class RabbitMQTransport(BaseTransport):
     """
 
     sends_at_once = 64
-    """See ``Pipelining``."""
     send_size = 8
-    """See ``Pipelining``."""
 
     def __init__(
         self,
@@ -92,11 +87,11 @@ class RabbitMQTransport(BaseTransport):
         super().__init__(address.name)
         self._address = address
         self._outgoing = OutgoingMessages(address, clock or SystemClock())
-        self._upkeep = TopologyUpkeep(address, self._outgoing)
+        self._topologies = AppliedTopologies(address, self._outgoing)
+        self._sender = Sender(self._outgoing, self._topologies)
         self._subscriptions: set[RabbitMQSubscription] = set()
         self._replies: ReplySubscription | None = None
         self._wants_replies = False
-        self._callers = ReplyAddresses()
         self._sessions: list[AmqpSession] = []  # the current one, and lost ones being closed
         self._supervisor = ConnectionSupervisor(
             self._open_session,
@@ -142,7 +137,7 @@ class RabbitMQTransport(BaseTransport):
         await self._supervisor.start()
 
     async def _close(self) -> None:
-        """Unsettled deliveries go back, counted by the broker."""
+        """Disconnect. The broker requeues and counts unsettled deliveries."""
         await asyncio.gather(*(one.close() for one in list(self._subscriptions)))
         if self._replies is not None:
             await self._replies.close()
@@ -150,9 +145,9 @@ class RabbitMQTransport(BaseTransport):
         if session is not None:
             await session.publisher.drain()
         await self._supervisor.stop()
-        await asyncio.gather(self._callers.close(), *(one.close() for one in self._sessions))
+        await asyncio.gather(self._sender.close(), *(one.close() for one in self._sessions))
         self._sessions.clear()
-        self._upkeep.forget_server()
+        self._topologies.forget_server()
 
     def _session_if_any(self) -> AmqpSession | None:
         try:
@@ -169,7 +164,7 @@ class RabbitMQTransport(BaseTransport):
     async def _restore(self, session: AmqpSession) -> None:
         """Restore everything on a new connection, first what the rest depends on."""
         try:
-            await self._upkeep.restore(session)
+            await self._topologies.restore(session)
             if self._wants_replies:
                 await session.publisher.receive_replies(self._reply_arrived)
             for subscription in list(self._subscriptions):
@@ -194,102 +189,52 @@ class RabbitMQTransport(BaseTransport):
     # -- topology ---------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Queues that exist with other arguments are used as they are."""
-        return await self._upkeep.apply(self._supervisor.connection, topology)
+        """Declare a topology. Queues that exist with other arguments are used as they are."""
+        return await self._topologies.apply(self._supervisor.connection, topology)
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         plan = plan_for(topology, due_exchange=None, plugin=False)
         return (await declare(self._supervisor.connection, plan, only_look=True)).notes
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``: the server, its alarms, and delayed messages without a queue."""
-        return await examine(self._supervisor.connection)
+        return await self._supervisor.connection.examine()
 
     # -- sending ----------------------------------------------------------------------------------
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``.
+        """Send messages.
 
         Outcomes: ``QueueNotFoundError`` (no queue accepts the message), ``SendRefusedError`` (the
         broker refuses it), ``StorageFullError`` (the broker blocks publishers),
         ``SendTimeoutError`` and ``SendUnconfirmedError`` (it may be stored), ``UnstorableError``
         (it can never be stored).
         """
-        session = self._supervisor.connection
-        delayed = [message for message in messages if message.delay > 0]
-        if delayed:
-            await self._upkeep.make_hops(session, delayed)
-        callers = [one.queue for one in messages if one.queue.startswith(CALLER)]
-        if not callers:
-            return await self._publish(session, self._outgoing.publication, messages, delayed)
-        unknown = self._callers.unknown(session, callers)
-        if not unknown:
-            return await self._publish(session, self._reply, messages, delayed)
-        # Nobody else waits while strangers are looked up. The order for each queue stays.
-        parts: list[list[int]] = [[], []]
-        for place, message in enumerate(messages):
-            parts[message.queue in unknown].append(place)
-        outcomes: list[MatadorError | None] = [None] * len(messages)
-        for places in parts:
-            if places is parts[1]:
-                await self._callers.look_up(session, unknown)
-            part = [messages[place] for place in places]
-            for place, outcome in zip(
-                places, await self._publish(session, self._reply, part, delayed), strict=True
-            ):
-                outcomes[place] = outcome
-        return outcomes
-
-    def _reply(self, message: Message) -> Publication:
-        self._callers.check(message.queue)
-        return self._outgoing.publication(message)
+        return await self._sender.send(self._supervisor.connection, messages)
 
     async def publish(
         self, exchange: str, messages: Sequence[Message]
     ) -> Sequence[int | MatadorError]:
-        """See ``Routing``. RabbitMQ does not say in how many queues a message is stored."""
-        make = partial(self._outgoing.routed, exchange)
-        outcomes = await self._publish(self._supervisor.connection, make, messages)
+        """Publish. RabbitMQ does not say in how many queues a message is stored: 0 or 1."""
+        session = self._supervisor.connection
+        outcomes = await self._sender.send_routed(session, exchange, messages)
         return [
             0 if isinstance(one, UnroutableError) else 1 if one is None else one for one in outcomes
         ]
 
     async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
-        await self._upkeep.unbind(self._supervisor.connection, exchange, queue, pattern)
+        await self._topologies.unbind(self._supervisor.connection, exchange, queue, pattern)
 
     async def delete_queue(self, queue: str) -> None:
-        await self._upkeep.delete_queue(self._supervisor.connection, queue)
-
-    async def _publish(
-        self,
-        session: AmqpSession,
-        make: Callable[[Message], Publication],
-        messages: Sequence[Message],
-        delayed: Sequence[Message] = (),
-    ) -> Sequence[MatadorError | None]:
-        publications: list[Publication] = []
-        problems: dict[int, MatadorError] = {}
-        for place, message in enumerate(messages):
-            try:
-                publications.append(make(message))
-            except MatadorError as error:
-                problems[place] = error
-        outcomes = await self._upkeep.publish(session, publications, delayed)
-        if not problems:
-            return outcomes
-        rest = iter(outcomes)
-        return [
-            problems[place] if place in problems else next(rest) for place in range(len(messages))
-        ]
+        await self._topologies.delete_queue(self._supervisor.connection, queue)
 
     async def reply_address(self) -> str:
-        """See ``Replying``. RabbitMQ replaces it in each message with the address for others."""
+        """Return a name that RabbitMQ replaces in each message with the address to reply to."""
         await self._supervisor.connection.publisher.receive_replies(self._reply_arrived)
         self._wants_replies = True
         return DIRECT_REPLY
 
     async def replies(self) -> ReplySubscription:
-        """See ``Replying``: RabbitMQ's direct reply-to, on the channel that publishes."""
+        """Receive replies by RabbitMQ's direct reply-to, on the channel that publishes."""
         address = await self.reply_address()
         if self._replies is None or not self._replies.active:
             self._replies = ReplySubscription(address, lambda _: None)
@@ -312,7 +257,7 @@ class RabbitMQTransport(BaseTransport):
     # -- receiving --------------------------------------------------------------------------------
 
     async def subscribe(self, queue: str, *, prefetch: int) -> RabbitMQSubscription:
-        """See ``Transport``. The broker pushes up to ``prefetch`` messages."""
+        """Subscribe. The broker pushes up to ``prefetch`` messages."""
         connection = self._consuming()
         subscription = RabbitMQSubscription(
             queue,
@@ -329,25 +274,25 @@ class RabbitMQTransport(BaseTransport):
         return subscription
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. A successor is confirmed before its original is acknowledged."""
+        """Settle deliveries. A successor is confirmed before its original is acknowledged."""
         session = self._supervisor.connection
         delayed = [
             one.message for one in settlements if type(one) is Retry and one.message.delay > 0
         ]
         if delayed:
-            await self._upkeep.make_hops(session, delayed)
+            await self._outgoing.create_hops(session, delayed)
         return await settle(
             session,
             self._outgoing,
             settlements,
-            lambda publications: self._upkeep.publish(session, publications, delayed),
+            lambda publications: self._sender.publish(session, publications, delayed),
         )
 
     async def _redeclare(self, queue: str) -> bool:
-        return await self._upkeep.redeclare(self._supervisor.connection, queue)
+        return await self._topologies.redeclare(self._supervisor.connection, queue)
 
     async def _have_counted(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Replace deliveries by copies with a delivery count; return those that could not be."""
+        """Replace deliveries by copies with a delivery count; return those without a copy."""
         session = self._session_if_any()
         if session is None or session.publishing.blocked is not None:
             return deliveries
@@ -362,7 +307,7 @@ class RabbitMQTransport(BaseTransport):
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``. Only messages that are ready can be seen."""
+        """Browse. Only messages that are ready can be seen."""
         session = self._supervisor.connection
         async for stored in browse.browse(session, self._outgoing, queue, after, limit):
             yield stored
@@ -371,18 +316,17 @@ class RabbitMQTransport(BaseTransport):
         return await browse.take(self._supervisor.connection, self._outgoing, queue, positions)
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``. With the delayed-message plugin, delayed messages stay: only it has
-        them."""
+        """Purge. Messages that the delayed-message plugin delays stay: only the plugin has them."""
         session = self._supervisor.connection
         async with session.channel() as channel:
             purged = await channel.purge(queue)
             if not browse.keeps_dead_letters(queue):
                 purged += await browse.purge_delayed(session, self._outgoing, queue)
-                purged += await channel.purge(queue)  # what was due meanwhile
+                purged += await channel.purge(queue)  # messages that became due meanwhile
         return purged
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``. How many are delayed is unknown. How many are in flight is only known
+        """Measure. How many messages are delayed is unknown. How many are in flight is only known
         with the management plugin."""
         session = self._supervisor.connection
         async with session.channel() as channel:

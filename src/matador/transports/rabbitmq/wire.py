@@ -13,9 +13,9 @@ from typing import Any
 from matador.errors import MessageTooLargeError, UnstorableError
 from matador.model.message import DELIVERIES_HEADER, REASON_HEADER, Headers, Message, Properties
 from matador.model.text import SHORT_TEXT, storable_text
-from matador.transports.rabbitmq import properties as amqp
+from matador.transports.rabbitmq import frames as amqp
 from matador.transports.rabbitmq.delays import MARK
-from matador.transports.rabbitmq.properties import DEATHS, OURS, read_properties
+from matador.transports.rabbitmq.frames import DEATHS, OURS, read_properties
 
 ORDERING_KEY = "x-matador-ordering-key"
 DELIVERIES = DELIVERIES_HEADER
@@ -37,7 +37,7 @@ _OURS = frozenset({*_OF_MESSAGE, DELIVERIES, DELIVERY_COUNT, DEATHS})
 # The flags of the properties that AMQP has for ours, by their bytes.
 _NATIVE_HIGH, _NATIVE_LOW = (amqp.CORRELATION_ID | amqp.REPLY_TO) >> 8, amqp.TYPE
 _INTERNAL = ("x-first-death-", "x-last-death-", MARK)
-_COPIES_TO = frozenset({b"CC", b"BCC"})  # other queues, which already have their copies
+_COPIES_TO = frozenset({b"CC", b"BCC"})  # queues that already have their copies
 _CONTENT_TYPE = amqp.short_text("application/json")
 _HEADER_FRAME = 12 + 8  # bytes of a header frame around the properties
 _LONGEST_SHORT = 255
@@ -227,10 +227,10 @@ def bare_letter(given: bytes, reason: str, now_ms: int) -> bytes:
 def _copied(
     given: bytes, changed: dict[str, str | int], user: str, routing_key: str | None
 ) -> dict[int, bytes]:
-    """The same properties, byte for byte, as ``user`` may publish them again: always persistent.
+    """Copy properties byte for byte, as ``user`` may publish them again: always persistent.
 
-    Without what the broker added, what it would act on once more (``CC``) and what it would refuse
-    from us (the ``user-id`` of somebody else), and with some headers changed.
+    Leaves out what the broker added, what it would act on once more (``CC``) and what it would
+    refuse (the ``user-id`` of another user), and changes some headers.
     """
     old = read_properties(given)[0]
     if routing_key is not None and ROUTING_KEY not in old:
@@ -298,7 +298,7 @@ class IncomingProperties:
             elif name in _OF_MESSAGE:
                 carried = True
             elif name in (DELIVERY_COUNT, DELIVERIES) and isinstance(value, int):
-                # Anybody may write these: a negative number must not undo what was counted.
+                # Any sender may write these: a negative number must not undo what was counted.
                 before += max(0, min(value, _MOST_COUNTED))
                 counted = counted or name == DELIVERY_COUNT
         self.uncounted = redelivered and not counted
@@ -355,7 +355,7 @@ def _rounds(table: dict[str, Any]) -> int:
     return min(rounds, _MOST_COUNTED)
 
 
-_DEATHS_TOLD = {
+_DEATH_REASONS = {
     "expired": "expired by the broker in queue {queue}",
     "maxlen": "dropped by the broker: queue {queue} was over its length limit",
     "delivery_limit": "dropped by the broker: delivered more often than queue {queue} allows",
@@ -363,8 +363,8 @@ _DEATHS_TOLD = {
 }
 
 
-def told_death(death: dict[str, Any]) -> str:
+def death_reason(death: dict[str, Any]) -> str:
     """Why the broker dead-lettered a message, in words."""
     reason, queue = str(death.get("reason", "")), str(death.get("queue", "?"))
-    told = _DEATHS_TOLD.get(reason, "removed by the broker from queue {queue}: {reason}")
-    return storable_text(told.format(queue=queue, reason=reason or "no reason given"), SHORT_TEXT)
+    text = _DEATH_REASONS.get(reason, "removed by the broker from queue {queue}: {reason}")
+    return storable_text(text.format(queue=queue, reason=reason or "no reason given"), SHORT_TEXT)

@@ -1,7 +1,7 @@
 -- Take one certain job that waits, as moveToActive takes the next one.
 -- KEYS: wait, active, prioritized, delayed, events, paused, job, lock
 -- ARGV: job id, token, lock in ms, now in ms
--- Returns the job and when it would have been due, or nothing if somebody else holds it.
+-- Returns the job and when it would have been due, or nothing if another worker holds it.
 local id = ARGV[1]
 if redis.call('TYPE', KEYS[7]).ok ~= 'hash' then return false end
 local due = redis.call('ZSCORE', KEYS[4], id)

@@ -1,4 +1,4 @@
--- Lock failed jobs of one kind that nobody holds, and count the delivery. They stay in the failed set;
+-- Lock failed jobs of one kind that no worker holds, and count the delivery. They stay in the failed set;
 -- while they are locked, neither BullMQ nor a dashboard removes or retries them.
 -- KEYS: failed
 -- ARGV: key prefix of the queue, kind, the other kinds in one text with commas around each (jobs of none

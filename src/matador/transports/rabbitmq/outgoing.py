@@ -1,4 +1,4 @@
-"""What is published for a message or a settlement: to which exchange, with which properties.
+"""Makes the publications of messages and settlements: their exchanges and their properties.
 
 A queue of an applied topology is reached through the exchange of its namespace, as the wire format
 says. Any other queue is reached directly, through the default exchange.
@@ -6,7 +6,7 @@ says. Any other queue is reached directly, through the default exchange.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -34,6 +34,7 @@ from matador.transports.rabbitmq.delays import Hop
 from matador.transports.rabbitmq.deliveries import AmqpHold
 from matador.transports.rabbitmq.options import RabbitMQAddress
 from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication
+from matador.transports.rabbitmq.session import AmqpSession
 from matador.transports.rabbitmq.topology import INTERNAL_SUFFIXES, AmqpRoute, route_of
 
 _NO_PROPERTIES = Properties()
@@ -58,10 +59,8 @@ class OutgoingMessages:
         self._internal: dict[bytes, bool] = {}
         self._delays_missing: MatadorError | None = None
         self._refusing: dict[str, str] = {}
-        self.made: set[Hop] = set()
-        """Hops whose queues exist."""
-        self.refused: dict[Hop, MatadorError] = {}
-        """Hops whose queues could not be created, and why."""
+        self._created: set[Hop] = set()  # hops whose queues exist
+        self._refused: dict[Hop, MatadorError] = {}  # why their queues could not be created
         self.frame_max = 131072
 
     def learn(
@@ -78,8 +77,8 @@ class OutgoingMessages:
         """
         self._delays_missing = delays_missing
         self._internal.clear()
-        self.made.clear()  # somebody may have deleted them
-        self.refused.clear()
+        self._created.clear()  # their queues may have been deleted
+        self._refused.clear()
         for queue in topology.queues:
             full = topology.full_name(queue.name)
             self._routes[full] = route_of(topology, queue, plugin=plugin)
@@ -87,14 +86,14 @@ class OutgoingMessages:
         self._refusing.update(refusing)
 
     def declared(self, topology: Topology) -> None:
-        """The exchanges of this topology carry what users publish."""
+        """Note the exchanges of a topology to which applications publish."""
         self._exchanges.update(exchange.name for exchange in topology.exchanges)
         self._internal.clear()
 
     def is_internal(self, exchange: bytes) -> bool:
-        """Does this exchange reach queues by their names, rather than by users' routing keys?
+        """Whether an exchange reaches queues by their names, not by routing keys of applications.
 
-        Also those of topologies that were not applied here, by their names: tools read any queue.
+        Recognizes exchanges of topologies that were not applied here, too: tools read any queue.
         """
         known = self._internal.get(exchange)  # asked for nearly every delivery
         if known is None:
@@ -114,16 +113,16 @@ class OutgoingMessages:
         )
 
     def refuses(self, queue: str) -> bool:
-        """Does this queue refuse messages while it is full?"""
+        """Whether a queue refuses messages while it is full."""
         return queue in self._refusing
 
     def forget(self, queue: str) -> None:
-        """Reach a queue directly again: it no longer belongs to a topology."""
+        """Reach a queue directly from now on: it no longer belongs to a topology."""
         self._routes.pop(queue, None)
         self._internal.clear()
 
     def publication(self, message: Message, reserve: int = wire.RESERVE) -> Publication:
-        """What to publish for a message; ``reserve`` bytes are left for its retries.
+        """Make the publication of a message; ``reserve`` bytes are left for its retries.
 
         Raises:
             MatadorError: the message is too large, or cannot be delayed.
@@ -137,13 +136,13 @@ class OutgoingMessages:
         if route is None:
             _check_name(queue)
             route = _DIRECT
-        # RabbitMQ reports a reply as unroutable even if it arrives. One without an id is a reply
-        # to a queue: if that is gone, so is whoever asked.
+        # RabbitMQ reports a direct reply as unroutable even if it arrives. A message without an id
+        # is a reply to a queue: without the queue there is no caller.
         mandatory = bool(message.id) and not queue.startswith(DIRECT_REPLY)
         return self._made(message, route.main, queue, None, reserve, mandatory)
 
     def routed(self, exchange: str, message: Message) -> Publication:
-        """What to publish for every queue whose binding matches the message's routing key.
+        """Make the publication for every queue whose binding matches the message's routing key.
 
         Raises:
             MatadorError: the message is too large or delayed, or its key is too long.
@@ -161,7 +160,7 @@ class OutgoingMessages:
         return self._made(message, exchange, key, None, wire.RESERVE, routed=True)
 
     def successor(self, settlement: Settlement, hold: AmqpHold) -> Publication:
-        """What must be stored before a delivery is acknowledged.
+        """Make the publication that must be stored before a delivery is acknowledged.
 
         Raises:
             MatadorError: it cannot be stored.
@@ -181,23 +180,6 @@ class OutgoingMessages:
                 return Publication("", queue, id_, properties, hold.body, released=True)
             case _:
                 raise AssertionError("a completed delivery has no successor")
-
-    def later(self, publication: Publication) -> tuple[Publication, Hop]:
-        """The same for a queue that is full: it waits for a second in a hop of the queue's own.
-
-        Raises:
-            MatadorError: it cannot be delayed.
-        """
-        queue = publication.key
-        self._route(queue)
-        self._check_hops()
-        if self._refusing.get(queue) == "reject-publish-dlx":
-            raise DelaysNotSupportedError(f"{queue} makes dead letters of what it refuses")
-        (hop,) = delays.with_own_end(self._prefix, delays.path(_UNTIL_ROOM), queue)
-        properties = wire.marked(publication.properties, delays.marks([hop]), self.frame_max)
-        properties = wire.expiring(properties, hop.ttl)
-        exchange = delays.hop_exchange(self._prefix, hop.left)
-        return publication._replace(exchange=exchange, properties=properties, delayed=True), hop
 
     def _dead_letter(self, settlement: DeadLetter, hold: AmqpHold) -> Publication:
         source, reason = settlement.receipt.queue, settlement.reason
@@ -236,15 +218,29 @@ class OutgoingMessages:
 
     # -- delays -----------------------------------------------------------------------------------
 
-    def unmade(self, messages: Iterable[Message]) -> list[Hop]:
-        """The hops of these messages whose queues this process has not declared yet."""
+    async def create_hops(self, session: AmqpSession, messages: Iterable[Message]) -> None:
+        """Create the queues for these delays that this process has not created yet.
+
+        Raises:
+            NotConnectedError: the connection is lost.
+        """
         hops: set[Hop] = set()
         for message in messages:
             try:
                 hops.update(self._hops(message))
             except MatadorError:  # reported when it is published
                 continue
-        return list(hops - self.made)
+        await self._create(session, hops)
+
+    async def _create(self, session: AmqpSession, hops: set[Hop]) -> None:
+        hops = hops - self._created
+        if not hops:
+            return
+        error = await session.create(delays.hop_objects(self._prefix, hops))
+        if error is None:
+            self._created.update(hops)
+        else:
+            self._refused.update((hop, error) for hop in hops)
 
     def _hops(self, message: Message) -> list[Hop]:
         """The hops of a delayed message; none if the plugin delays it.
@@ -281,6 +277,35 @@ class OutgoingMessages:
                 f"the queues for delays could not be created: {self._delays_missing}"
             ) from self._delays_missing
 
+    def _check_created(self, hops: Sequence[Hop]) -> None:
+        for hop in hops:
+            refused = self._refused.get(hop)
+            if refused is not None:
+                raise DelaysNotSupportedError(
+                    f"the queue for a delay of {hop.name} could not be created: {refused}"
+                ) from refused
+
+    async def later(self, session: AmqpSession, publication: Publication) -> Publication:
+        """Return the same publication for a full queue, delayed by a second.
+
+        It waits in a hop that no other work queue uses.
+
+        Raises:
+            MatadorError: it cannot be delayed, or the connection is lost.
+        """
+        queue = publication.key
+        self._route(queue)
+        self._check_hops()
+        if self._refusing.get(queue) == "reject-publish-dlx":
+            raise DelaysNotSupportedError(f"{queue} makes dead letters of what it refuses")
+        (hop,) = delays.with_own_end(self._prefix, delays.path(_UNTIL_ROOM), queue)
+        await self._create(session, {hop})
+        self._check_created([hop])
+        properties = wire.marked(publication.properties, delays.marks([hop]), self.frame_max)
+        properties = wire.expiring(properties, hop.ttl)
+        exchange = delays.hop_exchange(self._prefix, hop.left)
+        return publication._replace(exchange=exchange, properties=properties, delayed=True)
+
     def _delayed(self, message: Message, reserve: int) -> Publication:
         queue, delay = message.queue, message.delay
         hops = self._hops(message)
@@ -289,11 +314,7 @@ class OutgoingMessages:
             marks = {"x-delay": max(1, -int(-delay * 1000 // 1))}
             exchange = self._routes[queue].delayed
             return self._made(message, exchange, queue, marks, reserve, mandatory=False)
-        refused = next((self.refused[hop] for hop in hops if hop in self.refused), None)
-        if refused is not None:
-            raise DelaysNotSupportedError(
-                f"the queues for a delay of {delay:g} s could not be created: {refused}"
-            ) from refused
+        self._check_created(hops)
         exchange = delays.hop_exchange(self._prefix, hops[0].left)
         made = self._made(message, exchange, queue, delays.marks(hops), reserve)
         properties = wire.expiring(made.properties, hops[0].ttl)
