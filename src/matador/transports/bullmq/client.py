@@ -147,10 +147,14 @@ class BullMQSession:
         except Exception as error:
             raise self.translated(error) from error
         self._blocking.add(connection)
-        connection.lost.add_done_callback(lambda _: self._blocking.discard(connection))
         if self.lost.done():  # meanwhile
-            await connection.close()
+            await self.close_blocking(connection)
         return connection
+
+    async def close_blocking(self, connection: PipelinedConnection) -> None:
+        """Close a connection for commands that block; a lost one holds its socket, too."""
+        self._blocking.discard(connection)
+        await connection.close()
 
     def command_of(self, call: Call) -> tuple[Argument, ...]:
         """A call of a script as a command."""

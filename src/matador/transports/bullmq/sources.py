@@ -246,6 +246,7 @@ class WaitingJobs(JobSource):
         known = self._blocking
         if known is not None and known[0] is session and not known[1].lost.done():
             return known[1]
+        await self.close()
         connection = await session.connect_blocking()
         try:
             name = session.scripts(self._jobs.queue).worker_name
@@ -278,9 +279,10 @@ class WaitingJobs(JobSource):
             session.tell("CLIENT", "UNBLOCK", number)
 
     async def close(self) -> None:
-        if self._blocking is not None:
-            await self._blocking[1].close()
-            self._blocking = None
+        blocking, self._blocking = self._blocking, None
+        if blocking is not None:
+            session, connection, _ = blocking
+            await session.close_blocking(connection)
 
     async def wake_another(self, session: BullMQSession) -> None:
         """Set the marker, as BullMQ does for a job."""

@@ -72,7 +72,7 @@ class BullMQSubscription:
                     wait = await self._join_taking(limit)
                 if self._ready:
                     return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
-                if wait is None:
+                if wait is None or not self.active:  # it was closed meanwhile
                     continue
                 self._woken = asyncio.get_running_loop().create_future()
                 if self._waiting is None or self._waiting.done():

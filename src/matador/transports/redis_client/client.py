@@ -85,7 +85,11 @@ class ServerClient(ABC, Generic[AnyConnection]):
 
     async def start(self) -> None:
         """Connect, and stay connected from then on."""
-        await self._supervisor.start()
+        try:
+            await self._supervisor.start()
+        except BaseException:
+            await self._drop()
+            raise
 
     async def stop(self) -> None:
         """Finish the commands in flight, and disconnect."""
