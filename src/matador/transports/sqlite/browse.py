@@ -20,14 +20,7 @@ from matador.transports.sqlite.database import (
 )
 from matador.transports.sqlite.routes import FileRoutes
 from matador.transports.sqlite.session import SqliteQueue
-from matador.transports.sqlite.wire import (
-    read_body,
-    read_headers,
-    read_id,
-    read_number,
-    read_text,
-    read_time,
-)
+from matador.transports.sqlite.wire import read_headers, read_time
 
 _PAGE_ROWS = 500
 _PAGE_BYTES = 4 << 20  # a page ends here too, so that large bodies do not fill memory
@@ -159,24 +152,26 @@ def _oldest(queue: SqliteQueue, now: int) -> int:
 
 def _stored(queue: SqliteQueue, row: tuple[Any, ...], now: int) -> StoredMessage:
     seq, id_, body, headers, number, stored_at, due, deliveries, priority, ordering_key = row
-    due = read_number(due)
     state: MessageState = "ready"
+    due_at = None
     if number == DONE:
         state = "done"
+    elif number == IN_FLIGHT and due > now:
+        state = "in-flight"
     elif due is not None and due > now:
-        state = "in-flight" if number == IN_FLIGHT else "delayed"
+        state, due_at = "delayed", read_time(due)
     sent, properties, _ = split_properties(read_headers(headers)[0])
     return StoredMessage(
         position=str(seq),
-        id=read_id(id_),
+        id=id_,
         queue=queue.name,
-        body=read_body(body),
+        body=body,
         headers=sent,
         state=state,
         stored_at=read_time(stored_at),
-        due_at=read_time(due) if state == "delayed" else None,
-        delivery_count=max(read_number(deliveries) or 0, 0),
-        priority=read_number(priority),
-        ordering_key=read_text(ordering_key),
+        due_at=due_at,
+        delivery_count=deliveries,
+        priority=priority,
+        ordering_key=None if ordering_key is None else ordering_key.decode(errors="replace"),
         properties=properties,
     )

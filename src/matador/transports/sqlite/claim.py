@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,12 +21,11 @@ from matador.transports.sqlite.database import (
     NEVER,
     PARKED,
     READY,
-    SPECIAL_JOB,
     waiting,
 )
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.sweep import sweep_expired
-from matador.transports.sqlite.wire import has_odd_key, read_delivery, read_id
+from matador.transports.sqlite.wire import read_delivery
 
 _PROMOTED_AT_ONCE = 5000
 
@@ -51,30 +50,23 @@ _PROMOTE = tuple(
 _WAITS_FROM_NOW = (
     f"UPDATE messages SET stored_at = due WHERE queue = ? AND {waiting(DELAYED)} AND due <= ?"
 )
-# Text and bytes compare as later than any number: the caretaker deals with such rows.
 _NEXT_DUE = ", ".join(
-    f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND {waiting(state)} "
-    f"AND due < {NEVER}), {NEVER})"
+    f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND {waiting(state)}), {NEVER})"
     for state in (DELAYED, IN_FLIGHT)
 )
 NEXT_DUE = f"SELECT min({_NEXT_DUE})"
 """When the next message of a queue is due or its lease ends; ``NEVER``: there is none."""
 
-# A foreign row must not start below 0: it could kill that many workers unnoticed.
-_COUNTED = "max(deliveries, 0) + 1"
+_COUNTED = "min(deliveries, 1000000000) + 1"  # never more than a row can hold
 # Two statements: RETURNING would copy every body once more.
 _NEXT = (
     f"SELECT seq, {_COUNTED}, priority, id, ordering_key, headers, body FROM messages "
     f"WHERE queue = ? AND state = {READY} ORDER BY rank DESC, seq LIMIT ?"
 )
-# The same for jobs, which have their id in a header; those that others wrote are no jobs yet.
-_NEXT_JOBS = _NEXT.replace(" id,", " job,")
 _HOLD_JOBS = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED}, "
     "processed_at = ? WHERE seq IN (SELECT value FROM json_each(?))"
 )
-_MAKE_JOB = f"UPDATE messages SET job = {SPECIAL_JOB} WHERE seq = ? AND job IS NULL"
-_ID = "SELECT id FROM messages WHERE seq = ?"
 _HOLD = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED} "
     "WHERE seq IN (SELECT value FROM json_each(?))"
@@ -89,14 +81,8 @@ _RENEW = "UPDATE messages SET due = ? WHERE seq IN (SELECT value FROM json_each(
 _DISCARD = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
 _HELD = (
     "SELECT json_group_array(json_array(seq, token)) FROM messages "
-    "WHERE seq IN (SELECT value FROM json_each(?)) AND typeof(token) = 'integer'"
+    "WHERE seq IN (SELECT value FROM json_each(?)) AND token IS NOT NULL"
 )
-_FOLLOWERS = (
-    f"UPDATE messages SET state = {READY}, due = NULL WHERE queue = ?1 AND state = {BLOCKED} "
-    "AND ordering_key = (SELECT ordering_key FROM messages WHERE seq = ?2) "
-    f"AND ordering_key IS NOT NULL AND state <> {DONE}"
-)
-_NO_KEY = "UPDATE messages SET ordering_key = NULL WHERE seq = ?"
 
 _decode_pairs = msgspec.json.Decoder(list[tuple[int, int]]).decode
 _encode_list = msgspec.json.Encoder().encode
@@ -145,13 +131,13 @@ def claim(
     if queue.paused:
         return Claim(queue, [], until)
     next_due = promote(session, queue)
-    if queue.jobs and (queue.parked or limits is not NO_LIMITS):
+    if queue.jobs and (limits is not NO_LIMITS or limiting.any_parked(session, queue)):
         limit, closed = _within(session, queue, limit, limits)
         if closed is not None:
             return Claim(queue, [], until, min(next_due, closed), closed, limited=True)
     token = secrets.randbits(62)
     execute = session.connection.execute
-    rows = execute(_NEXT_JOBS if queue.jobs else _NEXT, (queue.id, limit)).fetchall()
+    rows = execute(_NEXT, (queue.id, limit)).fetchall()
     if not rows:
         limited = limits.per_key is not None and limiting.any_parked(session, queue)
         return Claim(queue, [], until, next_due, limited=limited)
@@ -160,9 +146,9 @@ def claim(
         if limits.rate is not None:
             limiting.count(session, queue, limits.rate, len(rows))
         execute(_HOLD_JOBS, (token, until, session.now, numbers))
-        return Claim(queue, _jobs(session, queue, token, rows), until)
-    execute(_HOLD, (token, until, numbers))
-    return Claim(queue, _deliveries(session, queue, token, rows), until)
+    else:
+        execute(_HOLD, (token, until, numbers))
+    return Claim(queue, _deliveries(queue, token, rows), until)
 
 
 def _within(
@@ -175,8 +161,7 @@ def _within(
             return 0, end
         limit = min(limit, room)
     if limits.per_key is None:
-        if queue.parked:
-            limiting.unpark_any(session, queue, limit)
+        limiting.unpark_any(session, queue, limit)
         return limit, None
     number, done = limiting.sort_out(session, queue, limit, limits.per_key)
     return number, None if number or done else session.now
@@ -191,7 +176,7 @@ def take(
     rows = session.connection.execute(
         _TAKE, (token, session.now + lease, seq_list(numbers), queue.id)
     ).fetchall()
-    deliveries = _deliveries(session, queue, token, rows)
+    deliveries = _deliveries(queue, token, rows)
     found = {row[0]: one for row, one in zip(rows, deliveries, strict=True)}
     return [found.pop(number, None) for number in numbers]
 
@@ -235,31 +220,11 @@ def promote(session: WriterSession, queue: SqliteQueue) -> int:
     return due
 
 
-def _jobs(
-    session: WriterSession, queue: SqliteQueue, token: int, rows: Sequence[tuple[Any, ...]]
-) -> list[Delivery]:
-    """Deliveries that all have the id of their job in a header."""
-    execute = session.connection.execute
-    deliveries = _deliveries(session, queue, token, rows)
-    for index, (row, delivery) in enumerate(zip(rows, deliveries, strict=True)):
-        if row[3] is None:
-            execute(_MAKE_JOB, (row[0],))
-        if names.ID not in delivery.headers:
-            headers = {**delivery.headers, names.ID: read_id(*execute(_ID, (row[0],)).fetchone())}
-            deliveries[index] = msgspec.structs.replace(delivery, headers=headers)
-    return deliveries
-
-
-def _deliveries(
-    session: WriterSession, queue: SqliteQueue, token: int, rows: Iterable[tuple[Any, ...]]
-) -> list[Delivery]:
-    name = queue.name
-    deliveries: list[Delivery] = []
-    for row in rows:
-        delivery = read_delivery(name, token, row)
-        deliveries.append(delivery)
-        if delivery.problem is not None and has_odd_key(row):
-            # No receipt can carry such a key: remove it, so that nothing waits for its message.
-            session.connection.execute(_FOLLOWERS, (queue.id, row[0]))
-            session.connection.execute(_NO_KEY, (row[0],))
+def _deliveries(queue: SqliteQueue, token: int, rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
+    deliveries = [read_delivery(queue.name, token, row) for row in rows]
+    if queue.jobs:
+        for index, delivery in enumerate(deliveries):
+            if names.ID not in delivery.headers:  # another program added the job
+                headers = {**delivery.headers, names.ID: delivery.id}
+                deliveries[index] = msgspec.structs.replace(delivery, headers=headers)
     return deliveries

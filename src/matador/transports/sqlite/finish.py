@@ -16,7 +16,7 @@ from matador.transports.sqlite import flows
 from matador.transports.sqlite.claim import GONE, held, seq_list
 from matador.transports.sqlite.database import BRIEF_JOB, DONE, NEVER, PLAIN_JOB, SPECIAL_JOB
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
-from matador.transports.sqlite.wire import read_headers, read_id
+from matador.transports.sqlite.wire import read_headers
 
 _BRIEF = (
     "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? "
@@ -107,7 +107,7 @@ def _complete(
 ) -> None:
     execute, executemany = session.connection.execute, session.connection.executemany
     rows = execute(_ROWS, (seq_list([seq for seq, _ in done]),))
-    found = {seq: (read_id(id_), read_headers(stored)[0]) for seq, id_, stored in rows}
+    found = {seq: (id_, read_headers(stored)[0]) for seq, id_, stored in rows}
     gone: list[int] = []
     kept: list[tuple[Any, ...]] = []
     keeps: set[Keep] = set()
@@ -147,8 +147,8 @@ def failed(
 ) -> None:
     """A job has failed for good. If it is kept, its dead letter was the last row inserted."""
     execute = session.connection.execute
-    ((_, id_, stored),) = execute(_ROWS, (seq_list([seq]),)).fetchall()
-    job_id, headers = read_id(id_), read_headers(stored)[0]
+    ((_, job_id, stored),) = execute(_ROWS, (seq_list([seq]),)).fetchall()
+    headers, _ = read_headers(stored)
     keep = keep_of(headers, "failed")
     letters = session.failed_jobs(queue)
     if kept:
@@ -194,6 +194,6 @@ def trim(session: WriterSession, queue: SqliteQueue, where: SqliteQueue, keep: K
         old += [seq for (seq,) in execute(_OLDER, (where.id, before))]
     if old and where is not queue:  # a failed job may have results that it waited for
         rows = execute(_ROWS, (seq_list(old),))
-        flows.forget(session, queue, [read_id(id_) for _, id_, _ in rows])
+        flows.forget(session, queue, [id_ for _, id_, _ in rows])
     if old:
         execute(_DELETE, (seq_list(old),))

@@ -26,7 +26,7 @@ from matador.transports.sqlite.database import (
     waiting,
 )
 from matador.transports.sqlite.session import SqliteQueue
-from matador.transports.sqlite.wire import read_body, read_headers, read_id, read_number
+from matador.transports.sqlite.wire import read_headers
 
 _COLUMNS = (
     "queue, id, headers, body, state, due, deliveries, priority, stored_at, processed_at, "
@@ -131,8 +131,8 @@ def count(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> JobCo
         completed=completed,
         failed=failed,
         paused=queue.paused,
-        all_completed=read_number(all_completed) or 0,
-        all_failed=read_number(all_failed) or 0,
+        all_completed=all_completed,
+        all_failed=all_failed,
     )
 
 
@@ -140,8 +140,7 @@ def results(
     connection: sqlite3.Connection, queue: SqliteQueue, parent: str, now: int
 ) -> dict[str, bytes | None]:
     """What the jobs that this one has waited for returned, by their ids."""
-    rows = connection.execute(_RESULTS, (queue.id, parent))
-    return {read_id(child): _json(result) for child, result in rows}
+    return dict(connection.execute(_RESULTS, (queue.id, parent)).fetchall())
 
 
 def _letters(connection: sqlite3.Connection, queue: SqliteQueue) -> int:
@@ -154,7 +153,7 @@ def _record(queue: SqliteQueue, row: tuple[Any, ...], now: int) -> JobRecord:
     where, id_, stored, body, state, due, deliveries, priority, *rest = row
     stored_at, processed_at, finished_at, progress, result = rest
     headers, _ = read_headers(stored)
-    due, count = read_number(due), max(read_number(deliveries) or 0, 0)
+    count = deliveries
     status: JobStatus = "waiting"
     if where != queue.id:
         status, count = "failed", 0  # counted in its headers
@@ -164,18 +163,18 @@ def _record(queue: SqliteQueue, row: tuple[Any, ...], now: int) -> JobRecord:
         status = "active" if state == IN_FLIGHT else "delayed"
         count -= state == IN_FLIGHT
     record = record_of(
-        read_id(id_),
+        id_,
         queue.name,
         headers,
-        read_body(body),
+        body,
         status,
-        priority=read_number(priority),
-        stored_at=_seconds(stored_at) or 0.0,
+        priority=priority,
+        stored_at=stored_at / 1000,
         due_at=_seconds(due) if status == "delayed" else None,
         processed_at=_seconds(processed_at),
         finished_at=_seconds(finished_at),
-        progress=_json(progress),
-        result=_json(result),
+        progress=progress,
+        result=result,
     )
     if not count:
         return record
@@ -183,10 +182,5 @@ def _record(queue: SqliteQueue, row: tuple[Any, ...], now: int) -> JobRecord:
     return msgspec.structs.replace(record, attempts=whole(headers, names.ATTEMPTS) + count)
 
 
-def _seconds(stored: object) -> float | None:
-    number = read_number(stored)
-    return None if number is None else number / 1000
-
-
-def _json(stored: object) -> bytes | None:
-    return stored if isinstance(stored, bytes) else None
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -24,7 +24,7 @@ from matador.transports.sqlite.claim import GONE, handle_of
 from matador.transports.sqlite.database import BLOCKED, DONE, IN_FLIGHT, JOBS, READY, SPECIAL_JOB
 from matador.transports.sqlite.session import SqliteQueue, WriterSession, no_such_queue
 from matador.transports.sqlite.settle import settle
-from matador.transports.sqlite.wire import read_headers, read_number
+from matador.transports.sqlite.wire import read_headers
 
 _TAKEN = (
     "SELECT queue, id FROM messages WHERE queue IN (?, ?) "
@@ -136,11 +136,11 @@ def _take_key(
     holder = keys.get(place)
     if holder is None and (row := execute(_KEY, place).fetchone()) is not None:
         other, until = row
-        if type(until) is int:
+        if until is not None:
             taken = session.now < until
         else:
             (taken,) = execute(_UNFINISHED, (queue.id, other)).fetchone()
-        holder = str(other) if taken else None
+        holder = other if taken else None
     if holder is not None:
         return UniqueJobError(
             f"queue {queue.name!r}: job {holder!r} has the unique key {place[1]!r}",
@@ -200,7 +200,7 @@ def remove(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
     if row is None:
         raise _unknown(queue, job_id)
     seq, state, due, stored = row
-    if state == IN_FLIGHT and (read_number(due) or 0) > session.now:
+    if state == IN_FLIGHT and due > session.now:
         raise JobStateError(
             f"job {job_id!r} of {queue.name!r} is active; it cannot be removed now",
             queue=queue.name,
@@ -228,11 +228,11 @@ def cancel(session: WriterSession, queue: SqliteQueue, job_id: str, reason: str)
     state, due, seq, token, deliveries, priority, stored, body = row
     if state == DONE:
         return False
-    if state != IN_FLIGHT or (read_number(due) or 0) <= session.now:
+    if state != IN_FLIGHT or due <= session.now:
         remove(session, queue, job_id)
         return True
     headers = read_headers(stored)[0]
-    attempts = whole(headers, names.ATTEMPTS) + max(1, int(read_number(deliveries) or 0))
+    attempts = whole(headers, names.ATTEMPTS) + deliveries
     failed = as_canceled(headers, attempts, reason, session.now / 1000)
     message = Message(job_id, queue.name, body, failed, priority=priority)
     letter = DeadLetter(Receipt(queue.name, (seq, token)), "undeliverable", reason, message)
@@ -266,4 +266,3 @@ def delete_all(session: WriterSession, queue: SqliteQueue) -> None:
         execute(statement, (queue.id,))
     execute(_START_AGAIN, (queue.id,))
     session.pause(queue, False)
-    session.note_parked(session.jobs(queue.name), False)

@@ -14,7 +14,6 @@ from collections import Counter
 from matador.model.job_limits import RateLimit
 from matador.transports.sqlite.database import IN_FLIGHT, PARKED, READY, waiting
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
-from matador.transports.sqlite.wire import read_number
 
 _PARKED_AT_ONCE = 5000
 
@@ -52,14 +51,6 @@ _UNPARK = (
     f"UNION ALL SELECT * FROM ({_FIRST_OF.format(state=PARKED)})) "
     f"ORDER BY rank DESC, seq LIMIT ?3) WHERE state = {PARKED})"
 )
-_FORGET_KEY = (
-    f"UPDATE messages SET state = {READY}, limit_key = NULL WHERE queue = ? "
-    f"AND state = {PARKED} AND limit_key IS NOT NULL AND CAST(limit_key AS BLOB) = ?"
-)
-_UNPARK_KEYLESS = (  # another program parked them
-    f"UPDATE messages SET state = {READY} WHERE queue = ? AND {waiting(PARKED)} "
-    "AND limit_key IS NULL"
-)
 _UNPARK_ANY = (
     f"UPDATE messages SET state = {READY} WHERE seq IN (SELECT seq FROM messages "
     f"WHERE queue = ? AND {waiting(PARKED)} ORDER BY due, seq LIMIT ?)"
@@ -81,10 +72,9 @@ def count(session: WriterSession, queue: SqliteQueue, rate: RateLimit, number: i
 def _window(session: WriterSession, queue: SqliteQueue, rate: RateLimit) -> tuple[int, int]:
     """When the present window began, and how many jobs have started since."""
     row = session.connection.execute(_WINDOW, (queue.id,)).fetchone()
-    started, taken = (None, None) if row is None else map(read_number, row)
-    if started is None or not started <= session.now < started + rate.milliseconds:
+    if row is None or not row[0] <= session.now < row[0] + rate.milliseconds:
         return session.now, 0
-    return started, max(0, taken or 0)
+    return row
 
 
 def sort_out(
@@ -95,37 +85,30 @@ def sort_out(
     Returns how many of them, at most ``limit``; and whether that is all there is to do for now.
     """
     execute = session.connection.execute
-    running: dict[str, int] = {}
+    running: dict[bytes, int] = {}
 
-    def may_run(key: str) -> int:
+    def may_run(key: bytes) -> int:
         if key not in running:
             (running[key],) = execute(_RUNNING, (queue.id, key)).fetchone()
         return min(max(0, per_key - running[key]), limit)
 
-    waiting_keys = execute(_PARKED_KEYS, (queue.id,)).fetchall()
-    if not waiting_keys and queue.parked:
-        execute(_UNPARK_KEYLESS, (queue.id,))
-    for (key,) in waiting_keys:
-        if type(key) is not str:  # another program wrote it, and nobody can ask for it
-            execute(_FORGET_KEY, (queue.id, key))
-        elif free := may_run(key):
+    for (key,) in execute(_PARKED_KEYS, (queue.id,)).fetchall():
+        if free := may_run(key):
             execute(_UNPARK, (queue.id, key, free))
     parked = 0
     while True:
-        found = execute(_FIRST, (queue.id, limit))
-        keys = [key if type(key) is str else None for (key,) in found]
+        keys: list[bytes | None] = [key for (key,) in execute(_FIRST, (queue.id, limit))]
         met = Counter(key for key in keys if key is not None)
         surplus = [key for key, number in met.items() if number > may_run(key)]
         if not surplus:
             return len(keys), True
-        if parked >= _PARKED_AT_ONCE:  # others wait for the file: the next claim goes on
+        if parked >= _PARKED_AT_ONCE:  # other processes wait for the file: go on in the next claim
             return _allowed(keys, {key: may_run(key) for key in met}), False
-        session.note_parked(session.queue(queue.name), True)
         for key in surplus:
             parked += execute(_PARK, (queue.id, key, may_run(key))).rowcount
 
 
-def _allowed(keys: list[str | None], left: dict[str, int]) -> int:
+def _allowed(keys: list[bytes | None], left: dict[bytes, int]) -> int:
     """How many of the first jobs may run, until one may not."""
     for index, key in enumerate(keys):
         if key is not None:
@@ -143,5 +126,4 @@ def any_parked(session: WriterSession, queue: SqliteQueue) -> bool:
 
 def unpark_any(session: WriterSession, queue: SqliteQueue, limit: int) -> None:
     """Make parked jobs READY for a worker that has no limit; so many that it has enough."""
-    if not session.connection.execute(_UNPARK_ANY, (queue.id, limit)).rowcount:
-        session.note_parked(queue, False)
+    session.connection.execute(_UNPARK_ANY, (queue.id, limit))

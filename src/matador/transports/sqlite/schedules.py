@@ -19,7 +19,7 @@ _FIRE = "UPDATE schedules SET next_at = ? WHERE queue = ? AND key = ? AND next_a
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(JobSchedule).decode
-_UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def put(session: WriterSession, queue: SqliteQueue, schedule: JobSchedule) -> None:
@@ -33,9 +33,10 @@ def list_all(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> li
     found: list[JobSchedule] = []
     for next_at, value in connection.execute(_LIST, (queue.id,)):
         try:
-            found.append(msgspec.structs.replace(_decode(value), next_at=float(next_at)))
+            schedule = _decode(value)
         except _UNREADABLE:
-            continue  # another program wrote it; only its key may be removed
+            continue  # another program wrote it; `remove` deletes it by its key
+        found.append(msgspec.structs.replace(schedule, next_at=next_at))
     return sorted(found, key=lambda schedule: schedule.next_at)
 
 

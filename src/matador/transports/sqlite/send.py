@@ -1,8 +1,7 @@
 """Stores messages: many rows in one statement, so that other threads can run meanwhile.
 
 Messages sent "once" have their ids stored in the same transaction. The ids are kept until the part
-of the scope that they belong to is sealed; then one small row remains. The tables for them are
-created on first use: most files never have them.
+of the scope that they belong to is sealed; then one small row remains.
 """
 
 from __future__ import annotations
@@ -76,15 +75,6 @@ _OLDEST = (
     f"WHERE queue = ? AND state <> {IN_FLIGHT} ORDER BY seq LIMIT ?)"
 )
 
-_ONCE_TABLES = (
-    """CREATE TABLE IF NOT EXISTS once_scopes (
-        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, sealed INTEGER NOT NULL DEFAULT -1
-    )""",
-    """CREATE TABLE IF NOT EXISTS once_ids (
-        scope INTEGER NOT NULL, batch INTEGER NOT NULL, id TEXT NOT NULL,
-        PRIMARY KEY (scope, batch, id)
-    ) WITHOUT ROWID""",
-)
 _ADD_ID = _of_each_size("INSERT INTO once_ids (scope, batch, id)", "(?1, ?2, ?)")
 _DELETED_AT_ONCE = 10_000  # ids
 
@@ -97,12 +87,12 @@ def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorEr
     run: list[Row] = []
     run_statements = _INSERT_PLAIN
     used: set[str] = set()
-    blocked: dict[tuple[int, str], bool] = {}
+    blocked: dict[tuple[int, bytes], bool] = {}
     queues = session.queues
     for index, message in enumerate(messages):
         queue = queues.get(message.queue)
         if queue is None:
-            if not message.queue.startswith(REPLY_PREFIX):  # else whoever asked is gone
+            if not message.queue.startswith(REPLY_PREFIX):  # else the caller is gone
                 outcomes[index] = no_such_queue(message.queue, queues, session.path)
             continue
         plain = message.delay <= 0 and message.priority is None and message.ordering_key is None
@@ -134,7 +124,7 @@ def make_row(
     session: WriterSession,
     queue: SqliteQueue,
     message: Message,
-    blocked: dict[tuple[int, str], bool],
+    blocked: dict[tuple[int, bytes], bool],
 ) -> Row:
     """The row for a message that is new in a queue.
 
@@ -145,9 +135,9 @@ def make_row(
     state, due = READY, None
     if message.delay > 0:
         state, due = DELAYED, session.clock.after(message.delay)
-    # Nothing waits for a dead letter.
-    key = None if queue.dead_letters else message.ordering_key
-    if key is not None:
+    key = None
+    if message.ordering_key is not None and not queue.dead_letters:  # nothing waits for a letter
+        key = message.ordering_key.encode()
         place = (queue.id, key)
         if place not in blocked:
             blocked[place] = session.connection.execute(_UNFINISHED, place).fetchone() is not None
@@ -161,11 +151,11 @@ def make_row(
     return (*where, *stored, job, limit_key(queue, message.headers))
 
 
-def limit_key(queue: SqliteQueue, headers: Headers) -> str | None:
+def limit_key(queue: SqliteQueue, headers: Headers) -> bytes | None:
     """The key of which so many jobs run at once, if a message has one and is a job."""
     if queue.jobs != JOBS or names.CONCURRENCY_KEY not in headers:
         return None
-    return str(headers[names.CONCURRENCY_KEY])
+    return str(headers[names.CONCURRENCY_KEY]).encode()
 
 
 def _kind_of_job(queue: SqliteQueue, message: Message) -> int:
@@ -296,7 +286,5 @@ def seal(session: WriterSession, once: Once) -> bool:
 def _scope(session: WriterSession, name: str) -> tuple[int, int]:
     """The number of a scope, created if need be, and how far it is sealed."""
     execute = session.connection.execute
-    for table in _ONCE_TABLES:
-        execute(table)
     execute("INSERT INTO once_scopes (name) VALUES (?) ON CONFLICT DO NOTHING", (name,))
     return execute("SELECT id, sealed FROM once_scopes WHERE name = ?", (name,)).fetchone()

@@ -26,7 +26,7 @@ from matador.transports.sqlite.claim import EARLIER, GONE, handle_of, held, seq_
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, FAILED_JOBS, JOBS, READY
 from matador.transports.sqlite.errors import UNSTORABLE, translate
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
-from matador.transports.sqlite.wire import read_headers
+from matador.transports.sqlite.wire import read_headers, stored_key
 
 _COMPLETE = (
     "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? RETURNING seq"
@@ -38,7 +38,7 @@ _KEEP = (
 )
 _RELEASE = (
     f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE {READY} END, "
-    "due = NULL, token = NULL, deliveries = max(deliveries - 1, 0) "
+    "due = NULL, token = NULL, deliveries = deliveries - 1 "
     "WHERE seq IN (SELECT value FROM json_each(?))"
 )
 _RETRY = (
@@ -203,7 +203,7 @@ class _SettleBatch:
         if self._released:
             execute(_RELEASE, (seq_list(self._released),))
         for queue_id, key in self._freed:
-            execute(_UNBLOCK, (session.now, queue_id, key))
+            execute(_UNBLOCK, (session.now, queue_id, stored_key(key)))
         send.trim(session, self._filled)
 
     def _retry_in_place(self, message: Message, seq: int) -> None:

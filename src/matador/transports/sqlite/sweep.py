@@ -8,12 +8,9 @@ import time
 from matador.model.job import KEEP_AN_HOUR
 from matador.model.topology import dead_letter_name
 from matador.transports.sqlite.database import (
-    DELAYED,
     DONE,
     IN_FLIGHT,
     JOBS,
-    NEVER,
-    PARKED,
     PLAIN_JOB,
     READY,
     log_size,
@@ -55,31 +52,6 @@ _CHILDREN_OF = (
     "(SELECT substr(name, 1, length(name) - ?) FROM queues WHERE id = ?)) AND parent = ?"
 )
 _SUFFIX = len(dead_letter_name("", "undeliverable"))
-# Rows that another program wrote with an unknown state, or a due time that is not a time. In SQLite
-# NULL sorts before every number, text and bytes after.
-_IN_NO_STATE = (
-    f"state < {READY}",
-    *(f"state > {known} AND state < {known + 1}" for known in range(READY, PARKED)),
-    f"state > {PARKED}",
-)
-_NEVER_DUE = tuple(
-    f"{waiting(state)} AND {due}"
-    for state in (DELAYED, IN_FLIGHT)
-    for due in ("due IS NULL", f"due >= {NEVER}")
-)
-_STRAYS = " UNION ALL ".join(
-    f"SELECT seq FROM messages WHERE queue = ?1 AND state <> {READY} AND {stray}"
-    for stray in (*_IN_NO_STATE, *_NEVER_DUE)
-)
-_TAKE_IN_PARKED = f"UPDATE messages SET state = {READY} WHERE queue = ? AND {waiting(PARKED)}"
-_TAKE_IN = f"UPDATE messages SET state = {READY}, due = NULL, token = NULL WHERE seq IN ({_STRAYS})"
-
-
-def take_in_strays(session: WriterSession, queue: SqliteQueue) -> int:
-    """Make rows ready that would never become ready by themselves. Returns how many."""
-    execute = session.connection.execute
-    parked = 0 if queue.parked else execute(_TAKE_IN_PARKED, (queue.id,)).rowcount
-    return parked + execute(_TAKE_IN, (queue.id,)).rowcount
 
 
 def sweep_expired(session: WriterSession, queue: SqliteQueue) -> int:
@@ -177,7 +149,6 @@ def _bite(session: WriterSession) -> bool:
                 sweep_forgotten(session, queue),
                 sweep_surplus(session, queue),
             )
-            take_in_strays(session, queue)
         if swept:
             session.clock.remember(session.connection)
         given_back = _give_back_pages(session.connection)
