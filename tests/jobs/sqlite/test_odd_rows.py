@@ -14,7 +14,7 @@ from tests.support.raw_sqlite import SqliteEntries, Text
 from matador.jobs import ActiveJob, PermanentJobError, Queue, Worker
 from matador.model.job import JOB_STATUSES
 from matador.testing import wait_for
-from matador.transports.sqlite.database import BRIEF_JOB, LATEST, READY
+from matador.transports.sqlite.database import BRIEF_JOB, READY
 
 ODD: dict[str, dict[str, Any]] = {
     "nothing of a job": {},
@@ -29,7 +29,7 @@ ODD: dict[str, dict[str, Any]] = {
     "kept for ever and a day": {
         "headers": b'{"job.id": "x", "job.keepCompleted": "age=1e300,count=1e18"}'
     },
-    "times are out of range": {"stored_at": LATEST, "processed_at": -(2**62)},
+    "times are out of range": {"stored_at": 2**62, "processed_at": -(2**62)},
     "it is finished before it runs": {"finished_at": 2**62, "expires_at": 2**62},
     "progress and result are no JSON": {"progress": b"{", "result": b"{"},
     "it is brief": {"job": BRIEF_JOB},

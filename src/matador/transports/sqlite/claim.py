@@ -1,8 +1,9 @@
-"""Claims messages, takes them by position, renews leases, and makes ready what is due."""
+"""Claims messages within the limits for jobs, renews leases, and makes ready what is due."""
 
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,9 +11,8 @@ from typing import Any, cast
 import msgspec
 
 from matador.model import job as names
-from matador.model.job_limits import NO_LIMITS, JobLimits
+from matador.model.job_limits import NO_LIMITS, JobLimits, RateLimit
 from matador.model.message import Delivery, Receipt
-from matador.transports.sqlite import limits as limiting
 from matador.transports.sqlite.database import (
     BLOCKED,
     DELAYED,
@@ -131,7 +131,7 @@ def claim(
     if queue.paused:
         return Claim(queue, [], until)
     next_due = promote(session, queue)
-    if queue.jobs and (limits is not NO_LIMITS or limiting.any_parked(session, queue)):
+    if queue.jobs and (limits is not NO_LIMITS or _any_parked(session, queue)):
         limit, closed = _within(session, queue, limit, limits)
         if closed is not None:
             return Claim(queue, [], until, min(next_due, closed), closed, limited=True)
@@ -139,12 +139,12 @@ def claim(
     execute = session.connection.execute
     rows = execute(_NEXT, (queue.id, limit)).fetchall()
     if not rows:
-        limited = limits.per_key is not None and limiting.any_parked(session, queue)
+        limited = limits.per_key is not None and _any_parked(session, queue)
         return Claim(queue, [], until, next_due, limited=limited)
     numbers = seq_list([row[0] for row in rows])
     if queue.jobs:
         if limits.rate is not None:
-            limiting.count(session, queue, limits.rate, len(rows))
+            _count_started(session, queue, limits.rate, len(rows))
         execute(_HOLD_JOBS, (token, until, session.now, numbers))
     else:
         execute(_HOLD, (token, until, numbers))
@@ -156,14 +156,14 @@ def _within(
 ) -> tuple[int, int | None]:
     """How many of the next jobs may be claimed; and if none may, when to try again."""
     if limits.rate is not None:
-        room, end = limiting.room(session, queue, limits.rate)
+        room, end = _room(session, queue, limits.rate)
         if not room:
             return 0, end
         limit = min(limit, room)
     if limits.per_key is None:
-        limiting.unpark_any(session, queue, limit)
+        _unpark_any(session, queue, limit)
         return limit, None
-    number, done = limiting.sort_out(session, queue, limit, limits.per_key)
+    number, done = _sort_out(session, queue, limit, limits.per_key)
     return number, None if number or done else session.now
 
 
@@ -228,3 +228,137 @@ def _deliveries(queue: SqliteQueue, token: int, rows: Sequence[tuple[Any, ...]])
                 headers = {**delivery.headers, names.ID: delivery.id}
                 deliveries[index] = msgspec.structs.replace(delivery, headers=headers)
     return deliveries
+
+
+# -- limits ----------------------------------------------------------------------------------------
+#
+# Everything is decided in the transaction of the claim, from what is in the file. So a worker that
+# dies leaves nothing behind: its jobs are READY again when their leases end.
+#
+# Jobs that may not run because of their key are PARKED. Each is parked once until it is its turn,
+# so that a claim does not meet it again: a long backlog of one key delays no other key.
+
+_PARKED_AT_ONCE = 5000
+
+IS_PARKED = f"SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND {waiting(PARKED)})"
+"""Has a queue any job that waits for others of its key?"""
+
+_WINDOW = "SELECT started, taken FROM job_rates WHERE queue = ?"
+_COUNT_STARTED = "INSERT OR REPLACE INTO job_rates (queue, started, taken) VALUES (?, ?, ?)"
+
+_FIRST_KEYS = (
+    f"SELECT limit_key FROM messages WHERE queue = ? AND state = {READY} "
+    "ORDER BY rank DESC, seq LIMIT ?"
+)
+
+
+def _of_key(state: int) -> str:
+    return (
+        f"FROM messages INDEXED BY limited WHERE queue = ?1 AND state = {state} AND limit_key = ?2"
+    )
+
+
+def _first_of_key(state: int) -> str:
+    return f"SELECT seq, rank, state {_of_key(state)} ORDER BY rank DESC, seq LIMIT ?3"
+
+
+_RUNNING = f"SELECT count(*) {_of_key(IN_FLIGHT)}"
+# From key to key, without looking at the rows between them.
+_NEXT_KEY = (
+    "SELECT min(limit_key) FROM messages INDEXED BY limited "
+    f"WHERE queue = ?1 AND state = {PARKED} AND limit_key"
+)
+_PARKED_KEYS = (
+    f"WITH RECURSIVE keys (key) AS ({_NEXT_KEY} IS NOT NULL "
+    f"UNION ALL SELECT ({_NEXT_KEY} > key) FROM keys WHERE key IS NOT NULL) "
+    "SELECT key FROM keys WHERE key IS NOT NULL"
+)
+_PARK = (
+    f"UPDATE messages SET state = {PARKED}, due = NULL WHERE seq IN (SELECT seq "
+    f"{_of_key(READY)} ORDER BY rank DESC, seq LIMIT {_PARKED_AT_ONCE} OFFSET ?3)"
+)
+# The first ones of a key, whatever their state: one that was added later must not overtake.
+_UNPARK = (
+    f"UPDATE messages SET state = {READY} WHERE seq IN (SELECT seq FROM (SELECT * FROM "
+    f"(SELECT * FROM ({_first_of_key(READY)}) "
+    f"UNION ALL SELECT * FROM ({_first_of_key(PARKED)})) "
+    f"ORDER BY rank DESC, seq LIMIT ?3) WHERE state = {PARKED})"
+)
+_UNPARK_ANY = (
+    f"UPDATE messages SET state = {READY} WHERE seq IN (SELECT seq FROM messages "
+    f"WHERE queue = ? AND {waiting(PARKED)} ORDER BY due, seq LIMIT ?)"
+)
+
+
+def _room(session: WriterSession, queue: SqliteQueue, rate: RateLimit) -> tuple[int, int]:
+    """How many jobs may start now; and if none may, when the window ends."""
+    started, taken = _window(session, queue, rate)
+    return max(0, rate.max - taken), started + rate.milliseconds
+
+
+def _count_started(
+    session: WriterSession, queue: SqliteQueue, rate: RateLimit, number: int
+) -> None:
+    """Count jobs that start now."""
+    started, taken = _window(session, queue, rate)
+    session.connection.execute(_COUNT_STARTED, (queue.id, started, taken + number))
+
+
+def _window(session: WriterSession, queue: SqliteQueue, rate: RateLimit) -> tuple[int, int]:
+    """When the present window began, and how many jobs have started since."""
+    row = session.connection.execute(_WINDOW, (queue.id,)).fetchone()
+    if row is None or not row[0] <= session.now < row[0] + rate.milliseconds:
+        return session.now, 0
+    return row
+
+
+def _sort_out(
+    session: WriterSession, queue: SqliteQueue, limit: int, per_key: int
+) -> tuple[int, bool]:
+    """Park and unpark jobs, so that the next ones that are READY may run.
+
+    Returns how many of them, at most ``limit``; and whether that is all there is to do for now.
+    """
+    execute = session.connection.execute
+    running: dict[bytes, int] = {}
+
+    def may_run(key: bytes) -> int:
+        if key not in running:
+            (running[key],) = execute(_RUNNING, (queue.id, key)).fetchone()
+        return min(max(0, per_key - running[key]), limit)
+
+    for (key,) in execute(_PARKED_KEYS, (queue.id,)).fetchall():
+        if free := may_run(key):
+            execute(_UNPARK, (queue.id, key, free))
+    parked = 0
+    while True:
+        keys: list[bytes | None] = [key for (key,) in execute(_FIRST_KEYS, (queue.id, limit))]
+        met = Counter(key for key in keys if key is not None)
+        surplus = [key for key, number in met.items() if number > may_run(key)]
+        if not surplus:
+            return len(keys), True
+        if parked >= _PARKED_AT_ONCE:  # other processes wait for the file: go on in the next claim
+            return _allowed(keys, {key: may_run(key) for key in met}), False
+        for key in surplus:
+            parked += execute(_PARK, (queue.id, key, may_run(key))).rowcount
+
+
+def _allowed(keys: list[bytes | None], left: dict[bytes, int]) -> int:
+    """How many of the first jobs may run, until one may not."""
+    for index, key in enumerate(keys):
+        if key is not None:
+            left[key] -= 1
+            if left[key] < 0:
+                return index
+    return len(keys)
+
+
+def _any_parked(session: WriterSession, queue: SqliteQueue) -> bool:
+    """Are there jobs that wait for others of their key?"""
+    (found,) = session.connection.execute(IS_PARKED, (queue.id,)).fetchone()
+    return bool(found)
+
+
+def _unpark_any(session: WriterSession, queue: SqliteQueue, limit: int) -> None:
+    """Make parked jobs READY for a worker that has no limit; so many that it has enough."""
+    session.connection.execute(_UNPARK_ANY, (queue.id, limit))

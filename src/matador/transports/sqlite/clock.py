@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from matador.transports.clock import Clock
+from matador.transports.sqlite.database import LATEST
 
 _NOISE = 0.001  # milliseconds; more than the error of a float that counts them
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -26,10 +27,10 @@ _STORE = (
     "DO UPDATE SET boot_id = excluded.boot_id, clock_offset = excluded.clock_offset"
 )
 _SEEN = (
-    "SELECT max(ifnull((SELECT last_time FROM meta), 0), "
-    "ifnull((SELECT stored_at FROM messages ORDER BY seq DESC LIMIT 1), 0))"
+    f"SELECT max(ifnull((SELECT last_time FROM meta WHERE last_time <= {LATEST}), 0), ifnull("
+    f"(SELECT stored_at FROM messages WHERE stored_at <= {LATEST} ORDER BY seq DESC LIMIT 1), 0))"
 )
-"""The latest time that the file is known to have seen."""
+"""The latest time in the file; not one that another program wrote and that cannot be a date."""
 
 
 class Machine:

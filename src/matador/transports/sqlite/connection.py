@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from matador.errors import MatadorError
 from matador.transports.kit.wakeup import Wakeup
-from matador.transports.sqlite.claim import NEXT_DUE
+from matador.transports.sqlite.claim import IS_PARKED, NEXT_DUE
 from matador.transports.sqlite.clock import DatabaseClock
 from matador.transports.sqlite.database import (
     NEVER,
@@ -21,7 +21,6 @@ from matador.transports.sqlite.database import (
     open_for_writing,
 )
 from matador.transports.sqlite.errors import translate
-from matador.transports.sqlite.limits import IS_PARKED
 from matador.transports.sqlite.options import SqliteOptions
 from matador.transports.sqlite.session import (
     SqliteQueue,

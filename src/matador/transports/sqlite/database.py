@@ -62,7 +62,7 @@ _TABLES = (
         id INTEGER PRIMARY KEY CHECK (id = 1),
         boot_id TEXT,
         clock_offset REAL NOT NULL DEFAULT 0 CHECK (abs(clock_offset) <= {LATEST}),
-        last_time INTEGER NOT NULL DEFAULT 0 CHECK (last_time BETWEEN 0 AND {LATEST}),
+        last_time INTEGER NOT NULL DEFAULT 0 CHECK (last_time >= 0),
         routes INTEGER NOT NULL DEFAULT 0
     ) STRICT""",
     """CREATE TABLE queues (
@@ -87,7 +87,7 @@ _TABLES = (
         deliveries INTEGER NOT NULL DEFAULT 0 CHECK (deliveries >= 0),
         priority INTEGER,
         rank INTEGER,
-        stored_at INTEGER NOT NULL CHECK (stored_at BETWEEN 0 AND {LATEST}),
+        stored_at INTEGER NOT NULL CHECK (stored_at >= 0),
         ordering_key BLOB,
         id TEXT NOT NULL,
         headers BLOB,
@@ -105,8 +105,7 @@ _TABLES = (
             WHEN {IN_FLIGHT} THEN due IS NOT NULL AND token IS NOT NULL AND deliveries > 0
             WHEN {DONE} THEN token IS NULL AND (due IS NOT NULL OR finished_at IS NOT NULL)
             WHEN {BLOCKED} THEN token IS NULL AND (ordering_key IS NOT NULL OR job IS NOT NULL)
-            WHEN {PARKED} THEN due IS NULL AND token IS NULL AND job IS NOT NULL
-                AND limit_key IS NOT NULL
+            WHEN {PARKED} THEN due IS NULL AND token IS NULL AND limit_key IS NOT NULL
             ELSE FALSE END)
     ) STRICT""",
     "CREATE INDEX by_queue ON messages (queue)",

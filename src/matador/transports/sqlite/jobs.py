@@ -5,8 +5,11 @@ A job is a message, and every change of it happens in the transaction of the mes
 
 from __future__ import annotations
 
+import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
+
+import msgspec
 
 from matador.errors import (
     DuplicateJobError,
@@ -16,14 +19,15 @@ from matador.errors import (
     UniqueJobError,
 )
 from matador.model import job as names
+from matador.model.job import JobSchedule
 from matador.model.message import DeadLetter, Message, Receipt
 from matador.transports.kit.errors import lease_lost
 from matador.transports.kit.jobs import as_canceled, as_new, whole
-from matador.transports.sqlite import finish, flows, send
+from matador.transports.sqlite import flows, send
 from matador.transports.sqlite.claim import GONE, handle_of
 from matador.transports.sqlite.database import BLOCKED, DONE, IN_FLIGHT, JOBS, READY, SPECIAL_JOB
 from matador.transports.sqlite.session import SqliteQueue, WriterSession, no_such_queue
-from matador.transports.sqlite.settle import settle
+from matador.transports.sqlite.settle import count_finished, free_key, settle
 from matador.transports.sqlite.wire import read_headers
 
 _TAKEN = (
@@ -209,8 +213,8 @@ def remove(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
     headers = read_headers(stored)[0]
     execute(_DELETE, (seq,))
     if state != DONE:
-        finish.free_key(session, queue, job_id, headers)
-        finish.count(session, queue.name, failed=flows.removed(session, queue, job_id, headers))
+        free_key(session, queue, job_id, headers)
+        count_finished(session, queue.name, failed=flows.removed(session, queue, job_id, headers))
 
 
 def cancel(session: WriterSession, queue: SqliteQueue, job_id: str, reason: str) -> bool:
@@ -266,3 +270,55 @@ def delete_all(session: WriterSession, queue: SqliteQueue) -> None:
         execute(statement, (queue.id,))
     execute(_START_AGAIN, (queue.id,))
     session.pause(queue, False)
+
+
+# -- recurring jobs --------------------------------------------------------------------------------
+
+_PUT_SCHEDULE = "INSERT OR REPLACE INTO schedules (queue, key, next_at, value) VALUES (?, ?, ?, ?)"
+_LIST_SCHEDULES = "SELECT next_at, value FROM schedules WHERE queue = ?"
+_REMOVE_SCHEDULE = "DELETE FROM schedules WHERE queue = ? AND key = ?"
+_FIRE_SCHEDULE = "UPDATE schedules SET next_at = ? WHERE queue = ? AND key = ? AND next_at = ?"
+
+_encode_schedule = msgspec.json.Encoder().encode
+_decode_schedule = msgspec.json.Decoder(JobSchedule).decode
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+def put_schedule(session: WriterSession, queue: SqliteQueue, schedule: JobSchedule) -> None:
+    """Store a schedule, instead of the one with its key if there is one."""
+    row = (queue.id, schedule.key, schedule.next_at, _encode_schedule(schedule))
+    session.connection.execute(_PUT_SCHEDULE, row)
+
+
+def list_schedules(
+    connection: sqlite3.Connection, queue: SqliteQueue, now: int
+) -> list[JobSchedule]:
+    """All schedules that can be read, by the time when they are due next."""
+    found: list[JobSchedule] = []
+    for next_at, value in connection.execute(_LIST_SCHEDULES, (queue.id,)):
+        try:
+            schedule = _decode_schedule(value)
+        except _UNREADABLE:
+            continue  # another program wrote it; `remove_schedule` deletes it by its key
+        found.append(msgspec.structs.replace(schedule, next_at=next_at))
+    return sorted(found, key=lambda schedule: schedule.next_at)
+
+
+def remove_schedule(session: WriterSession, queue: SqliteQueue, key: str) -> bool:
+    """Forget a schedule; False if there is none with that key."""
+    return session.connection.execute(_REMOVE_SCHEDULE, (queue.id, key)).rowcount > 0
+
+
+def fire_schedule(
+    session: WriterSession,
+    queue: SqliteQueue,
+    schedule: JobSchedule,
+    next_at: float,
+    messages: Sequence[Message],
+) -> bool:
+    """Add jobs and set when the next ones are due; False if somebody else has done it."""
+    place = (next_at, queue.id, schedule.key, schedule.next_at)
+    if not session.connection.execute(_FIRE_SCHEDULE, place).rowcount:
+        return False
+    add(session, messages)  # an id that is taken is left out
+    return True

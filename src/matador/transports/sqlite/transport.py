@@ -33,13 +33,13 @@ from matador.transports.kit.errors import cannot_pause_letters
 from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.replies import REPLY_PREFIX
-from matador.transports.sqlite import browse, claim, doctor, publish, send, settle, sweep
+from matador.transports.sqlite import browse, claim, doctor, send, settle, sweep
 from matador.transports.sqlite.clock import DatabaseClock, Machine
 from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.database import Synchronous
 from matador.transports.sqlite.errors import translate
 from matador.transports.sqlite.options import SqliteOptions, read_url
-from matador.transports.sqlite.provider import SqliteJobs
+from matador.transports.sqlite.job_store import SqliteJobs
 from matador.transports.sqlite.routes import TemporaryQueue
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.subscription import SqliteReplies, SqliteSubscription
@@ -344,7 +344,7 @@ class SqliteTransport(SqliteJobs):
         self, exchange: str, messages: Sequence[Message]
     ) -> Sequence[int | MatadorError]:
         """See ``Routing``. The copies of a message are stored in one transaction."""
-        work = partial(publish.publish, exchange=exchange)
+        work = partial(send.publish, exchange=exchange)
         outcomes = await self._connected.writer.submit(work, messages)
         reached = [one for one in outcomes if isinstance(one, list)]
         self._wake({queue for queues in reached for queue in queues})

@@ -10,7 +10,7 @@ from matador.errors import MatadorError, QueueNotFoundError
 from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobSchedule, JobStatus
 from matador.model.message import Message, Receipt
 from matador.transports.kit.transport import BaseTransport
-from matador.transports.sqlite import job_records, schedules
+from matador.transports.sqlite import browse
 from matador.transports.sqlite import jobs as changes
 from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.database import JOBS
@@ -85,15 +85,15 @@ class SqliteJobs(BaseTransport):
         return outcomes
 
     async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:
-        return await self._look(queue, job_records.find, ids)
+        return await self._look(queue, browse.find_jobs, ids)
 
     async def list_jobs(
         self, queue: str, status: JobStatus, *, limit: int, skip: int = 0
     ) -> Sequence[JobRecord]:
-        return await self._look(queue, job_records.list_by_status, status, limit, skip)
+        return await self._look(queue, browse.list_jobs, status, limit, skip)
 
     async def count_jobs(self, queue: str) -> JobCounts:
-        return await self._look(queue, job_records.count)
+        return await self._look(queue, browse.count_jobs)
 
     async def retry_job(self, queue: str, job_id: str) -> None:
         await self._change(queue, partial(changes.retry, job_id=job_id))
@@ -125,18 +125,18 @@ class SqliteJobs(BaseTransport):
         return False
 
     async def put_schedule(self, queue: str, schedule: JobSchedule) -> None:
-        await self._change(queue, partial(schedules.put, schedule=schedule))
+        await self._change(queue, partial(changes.put_schedule, schedule=schedule))
 
     async def list_schedules(self, queue: str) -> Sequence[JobSchedule]:
-        return await self._look(queue, schedules.list_all)
+        return await self._look(queue, changes.list_schedules)
 
     async def remove_schedule(self, queue: str, key: str) -> bool:
-        return await self._change(queue, partial(schedules.remove, key=key))
+        return await self._change(queue, partial(changes.remove_schedule, key=key))
 
     async def fire_schedule(
         self, queue: str, schedule: JobSchedule, next_at: float, jobs: Sequence[Message]
     ) -> bool:
-        fire = partial(schedules.fire, schedule=schedule, next_at=next_at, messages=jobs)
+        fire = partial(changes.fire_schedule, schedule=schedule, next_at=next_at, messages=jobs)
         return await self._change(queue, fire)
 
     # -- chains and groups -------------------------------------------------------------------
@@ -151,4 +151,4 @@ class SqliteJobs(BaseTransport):
         return outcome
 
     async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
-        return await self._look(queue, job_records.results, job_id)
+        return await self._look(queue, browse.child_results, job_id)
