@@ -21,7 +21,6 @@ from matador.transports.sqlite import (
 )
 from matador.transports.sqlite.database import open_for_writing
 
-
 # Each merges two sorted lists: the jobs of two states.
 SORTED = ("_DELAYED_JOBS", "_UNPARK")
 

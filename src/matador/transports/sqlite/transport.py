@@ -38,8 +38,8 @@ from matador.transports.sqlite.clock import DatabaseClock, Machine
 from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.database import Synchronous
 from matador.transports.sqlite.errors import translate
+from matador.transports.sqlite.jobs import SqliteJobs
 from matador.transports.sqlite.options import SqliteOptions, read_url
-from matador.transports.sqlite.job_store import SqliteJobs
 from matador.transports.sqlite.routes import TemporaryQueue
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.subscription import SqliteReplies, SqliteSubscription
