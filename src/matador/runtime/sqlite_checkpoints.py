@@ -118,8 +118,8 @@ class SqliteCheckpointStore:
         # Imported here, so that `import matador` does not load the transport.
         from matador.transports.sqlite.database import (
             make_private_file,
-            patiently,
             require_sqlite,
+            retry_while_locked,
         )
 
         require_sqlite()
@@ -134,7 +134,7 @@ class SqliteCheckpointStore:
             connection.executescript(_SCHEMA)
 
         try:
-            patiently(prepare, self._busy_timeout)
+            retry_while_locked(prepare, self._busy_timeout)
         except BaseException:
             connection.close()
             raise

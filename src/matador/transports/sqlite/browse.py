@@ -112,7 +112,7 @@ def split(
 
 
 def is_paused(_: sqlite3.Connection, queue: SqliteQueue, __: int) -> bool:
-    """Whether nobody receives from the queue."""
+    """Whether the queue is paused."""
     return queue.paused
 
 
@@ -241,7 +241,7 @@ def find_jobs(
     """For each id, in order: the job, or None."""
     try:
         wanted = _encode(ids).decode()
-    except (msgspec.MsgspecError, ValueError, TypeError):  # an id that nothing can have
+    except (msgspec.MsgspecError, ValueError, TypeError):  # no job can have such an id
         wanted = "[]"
     queues = (queue.id, _letters(connection, queue))
     rows = connection.execute(_FIND_JOBS, (*queues, wanted)).fetchall()
@@ -344,7 +344,7 @@ def _record(queue: SqliteQueue, row: tuple[Any, ...], now: int) -> JobRecord:
     )
     if not count:
         return record
-    # Attempts that nobody reported: the worker died. And the last one of a completed job.
+    # Count attempts without a report, because the worker died, and the last one of a completed job.
     return msgspec.structs.replace(record, attempts=whole(headers, names.ATTEMPTS) + count)
 
 

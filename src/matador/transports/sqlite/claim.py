@@ -29,7 +29,7 @@ from matador.transports.sqlite.wire import read_delivery
 
 _PROMOTED_AT_ONCE = 5000
 
-GONE = "its lease ended and another receiver has it"
+LEASE_ENDED = "its lease ended and another receiver has it"
 """Why a delivery cannot be settled."""
 
 EARLIER = (
@@ -39,7 +39,7 @@ EARLIER = (
 )
 """Is there an earlier unfinished message with the same key?"""
 
-# The states are literals: with a parameter, SQLite would prepare the statement each time, to see
+# The states are literals: SQLite would prepare a statement with a parameter anew each time, to see
 # whether it can use the partial index.
 _PROMOTE = tuple(
     f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE {READY} END, "
@@ -47,7 +47,7 @@ _PROMOTE = tuple(
     f"AND {waiting(state)} AND due <= ? ORDER BY due LIMIT {_PROMOTED_AT_ONCE})"
     for state in (DELAYED, IN_FLIGHT)
 )
-_WAITS_FROM_NOW = (
+_RESTART_TTL = (
     f"UPDATE messages SET stored_at = due WHERE queue = ? AND {waiting(DELAYED)} AND due <= ?"
 )
 _NEXT_DUE = ", ".join(
@@ -132,7 +132,7 @@ def claim(
         return Claim(queue, [], until)
     next_due = promote(session, queue)
     if queue.jobs and (limits is not NO_LIMITS or _any_parked(session, queue)):
-        limit, closed = _within(session, queue, limit, limits)
+        limit, closed = _apply_limits(session, queue, limit, limits)
         if closed is not None:
             return Claim(queue, [], until, min(next_due, closed), closed, limited=True)
     token = secrets.randbits(62)
@@ -151,19 +151,19 @@ def claim(
     return Claim(queue, _deliveries(queue, token, rows), until)
 
 
-def _within(
+def _apply_limits(
     session: WriterSession, queue: SqliteQueue, limit: int, limits: JobLimits
 ) -> tuple[int, int | None]:
-    """How many of the next jobs may be claimed; and if none may, when to try again."""
+    """How many of the next jobs the limits let through; and if none, when to try again."""
     if limits.rate is not None:
-        room, end = _room(session, queue, limits.rate)
+        room, end = _starts_left(session, queue, limits.rate)
         if not room:
             return 0, end
         limit = min(limit, room)
     if limits.per_key is None:
         _unpark_any(session, queue, limit)
         return limit, None
-    number, done = _sort_out(session, queue, limit, limits.per_key)
+    number, done = _apply_key_limit(session, queue, limit, limits.per_key)
     return number, None if number or done else session.now
 
 
@@ -182,7 +182,7 @@ def take(
 
 
 def renew(session: WriterSession, receipts: Sequence[Receipt], lease: int) -> list[bool]:
-    """Hold deliveries for another lease. Returns whether each was still held."""
+    """Extend the leases of deliveries. Returns whether each was still held."""
     handles = [handle_of(receipt) for receipt in receipts]
     tokens = held(session, [seq for seq, _ in handles])
     kept = [tokens.get(seq) == token for seq, token in handles]
@@ -198,7 +198,7 @@ def held(session: WriterSession, numbers: Sequence[int]) -> dict[int, int]:
 
 
 def discard(session: WriterSession, deliveries: Sequence[Delivery]) -> None:
-    """Delete what was just claimed."""
+    """Delete messages that were just claimed."""
     if deliveries:
         numbers = seq_list([handle_of(delivery.receipt)[0] for delivery in deliveries])
         session.connection.execute(_DISCARD, (numbers,))
@@ -213,7 +213,7 @@ def promote(session: WriterSession, queue: SqliteQueue) -> int:
     (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
     if due <= session.now:
         if queue.ttl is not None:  # a delay is no part of the time to live
-            execute(_WAITS_FROM_NOW, (queue.id, session.now))
+            execute(_RESTART_TTL, (queue.id, session.now))
         for statement in _PROMOTE:
             execute(statement, (queue.id, session.now))
         (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
@@ -290,7 +290,7 @@ _UNPARK_ANY = (
 )
 
 
-def _room(session: WriterSession, queue: SqliteQueue, rate: RateLimit) -> tuple[int, int]:
+def _starts_left(session: WriterSession, queue: SqliteQueue, rate: RateLimit) -> tuple[int, int]:
     """How many jobs may start now; and if none may, when the window ends."""
     started, taken = _window(session, queue, rate)
     return max(0, rate.max - taken), started + rate.milliseconds
@@ -312,7 +312,7 @@ def _window(session: WriterSession, queue: SqliteQueue, rate: RateLimit) -> tupl
     return row
 
 
-def _sort_out(
+def _apply_key_limit(
     session: WriterSession, queue: SqliteQueue, limit: int, per_key: int
 ) -> tuple[int, bool]:
     """Park and unpark jobs, so that the next ones that are READY may run.

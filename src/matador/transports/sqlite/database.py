@@ -17,10 +17,10 @@ from matador.transports.sqlite.errors import code_of
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 
-APPLICATION_ID = 0x4D545244  # "MTRD"; `file(1)` and we recognize our files by it
+APPLICATION_ID = 0x4D545244  # "MTRD", by which this transport and `file(1)` recognize a file
 VERSION = 1
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, RETURNING, and JSON built in
-_BETWEEN_TRIES = (0.0002, 0.0015)  # seconds
+_RETRY_DELAY = (0.0002, 0.0015)  # seconds
 
 # States of a message. BLOCKED: an earlier message with its ordering key is unfinished, or a job
 # waits for its children. PARKED: as many jobs with its key are running as may. Neither is READY, so
@@ -185,7 +185,9 @@ def open_for_writing(
     make_private_file(path)
     connection = _open(path, busy_timeout)
     try:
-        patiently(lambda: _prepare(connection, path, synchronous, busy_timeout), busy_timeout)
+        retry_while_locked(
+            lambda: _prepare(connection, path, synchronous, busy_timeout), busy_timeout
+        )
     except BaseException:
         connection.close()
         raise
@@ -255,7 +257,7 @@ def _prepare(
     if not _has_tables(connection, path):
         # Has no effect after the first table is created.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    # Needs exclusive access to a new file and does not wait for it: others may be opening it too.
+    # Needs exclusive access to a new file and does not wait: another process may be opening it.
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     # Debian turns this on: it overwrites every deleted message with zeros.
@@ -266,7 +268,7 @@ def _prepare(
     # Fewer, larger checkpoints: a page that is filled and emptied in between is written once.
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute("PRAGMA cache_size = -16000")
-    # From here on `lock` waits.
+    # From here on, `lock` waits instead of SQLite.
     connection.execute("PRAGMA busy_timeout = 0")
     if not _has_tables(connection, path):
         lock(connection, busy_timeout)
@@ -283,16 +285,16 @@ def _prepare(
 
 
 def lock(connection: sqlite3.Connection, busy_timeout: float) -> None:
-    """Start a transaction that may write. Waits, and raises, as ``patiently`` does."""
-    patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout)
+    """Start a transaction that may write. Waits, and raises, as ``retry_while_locked`` does."""
+    retry_while_locked(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout)
 
 
-def patiently(work: Callable[[], object], busy_timeout: float) -> None:
+def retry_while_locked(work: Callable[[], object], busy_timeout: float) -> None:
     """Repeat ``work`` while another process holds a lock.
 
-    SQLite itself would wait up to 100 ms between two tries, and a process among busy ones would
-    starve for seconds. And it does not wait at all while others switch a new file to a write-ahead
-    log, or recover the log of an old one.
+    SQLite itself waits up to 100 ms between two tries, so that a process among busy ones would
+    starve for seconds. It does not wait at all while another process switches a new file to a
+    write-ahead log, or recovers the log of an old one.
 
     Raises:
         sqlite3.OperationalError: still locked after ``busy_timeout`` seconds, or anything else.
@@ -305,7 +307,7 @@ def patiently(work: Callable[[], object], busy_timeout: float) -> None:
         except sqlite3.OperationalError as error:
             if code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                 raise
-            time.sleep(random.uniform(*_BETWEEN_TRIES))
+            time.sleep(random.uniform(*_RETRY_DELAY))
 
 
 def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:

@@ -27,8 +27,8 @@ UNSTORABLE: tuple[type[Exception], ...] = (
     msgspec.MsgspecError,
     sqlite3.DataError,
 )
-"""Raised for a message that can never be stored. SQLite undoes only the statement, so that the rest
-of the transaction can go on."""
+"""Raised for a message that can never be stored. SQLite undoes only the statement, so that the
+transaction can continue."""
 
 _REFUSED_VALUES = (
     sqlite3.SQLITE_CONSTRAINT_NOTNULL,

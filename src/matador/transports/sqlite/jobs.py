@@ -28,7 +28,7 @@ from matador.transports.kit.errors import lease_lost
 from matador.transports.kit.jobs import as_canceled, as_new, whole
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.sqlite import browse, flows, send
-from matador.transports.sqlite.claim import GONE, handle_of
+from matador.transports.sqlite.claim import LEASE_ENDED, handle_of
 from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.database import BLOCKED, DONE, IN_FLIGHT, JOBS, READY, SPECIAL_JOB
 from matador.transports.sqlite.session import SqliteQueue, WriterSession, no_such_queue
@@ -74,7 +74,7 @@ class SqliteJobs(BaseTransport):
     async def _change(
         self, queue: str, work: Callable[[WriterSession, SqliteQueue], Result]
     ) -> Result:
-        """Change jobs of a queue in one transaction, and wake who waits for some."""
+        """Change jobs of a queue in one transaction, and wake its subscriptions."""
         done = await self._connected.write(lambda session: work(session, session.jobs(queue)))
         self._wake({queue})
         return done
@@ -277,7 +277,7 @@ def _take_key(
     message: Message,
     keys: dict[tuple[int, str], str],
 ) -> UniqueJobError | None:
-    """Take the unique key of a job; or say who has it. ``keys``: taken by jobs not stored yet."""
+    """Take the unique key of a job, unless another job has it. ``keys``: of jobs not stored yet."""
     execute = session.connection.execute
     place = (queue.id, str(message.headers[names.UNIQUE]))
     holder = keys.get(place)
@@ -335,7 +335,7 @@ def retry(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
 
 
 def remove(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
-    """Delete a job that nobody is running.
+    """Delete a job that is not active.
 
     Raises:
         JobNotFoundError: there is no such job.
@@ -399,14 +399,14 @@ def set_progress(session: WriterSession, receipt: Receipt, progress: bytes) -> N
     """Store how far an active job has come.
 
     Raises:
-        LeaseLostError: it is held by somebody else, or nobody.
+        LeaseLostError: its lease has ended.
     """
     if not session.connection.execute(_PROGRESS, (progress, *handle_of(receipt))).rowcount:
-        raise lease_lost(receipt.queue, GONE)
+        raise lease_lost(receipt.queue, LEASE_ENDED)
 
 
 def delete_all(session: WriterSession, queue: SqliteQueue) -> None:
-    """Delete all jobs of a queue and what is known of them; end a pause."""
+    """Delete all jobs of a queue with their keys, children, rates and schedules; end a pause."""
     execute = session.connection.execute
     execute(_DELETE_ALL, (queue.id, session.failed_jobs(queue).id))
     for statement in _FORGET_ALL:
@@ -459,7 +459,7 @@ def fire_schedule(
     next_at: float,
     messages: Sequence[Message],
 ) -> bool:
-    """Add jobs and set when the next ones are due; False if somebody else has done it."""
+    """Add jobs and set when the next ones are due; False if another process has done it."""
     place = (next_at, queue.id, schedule.key, schedule.next_at)
     if not session.connection.execute(_FIRE_SCHEDULE, place).rowcount:
         return False

@@ -34,7 +34,7 @@ _DELETED_FOR = 3_600_000  # ms
 
 @dataclass(frozen=True, slots=True)
 class TemporaryQueue:
-    """What is needed to make a temporary queue again. ``expires`` is in milliseconds."""
+    """What it takes to create a temporary queue again. ``expires`` is in milliseconds."""
 
     name: str
     expires: int
@@ -127,8 +127,8 @@ class FileRoutes:
     def remove_queue(self, queue: str, *, lasting: bool, now: int) -> None:
         """Remove the bindings of a queue; it is not temporary any more.
 
-        A ``lasting`` one is noted as temporary for a while: then processes that have declared it
-        do not take it for one that was deleted by hand, which they would make again.
+        A ``lasting`` queue is noted as temporary for an hour, so that other processes that have
+        declared it see that it was deleted on purpose, and do not create it again.
         """
         execute = self._connection.execute
         execute("DELETE FROM temporary_queues WHERE name = ?", (queue,))
@@ -156,7 +156,7 @@ class FileRoutes:
         self._connection.executemany(_TOUCH, rows)
 
     def expired(self, now: int) -> list[str]:
-        """Some of the queues that nobody has used for too long."""
+        """Some of the temporary queues that no process has used within their time."""
         select = "SELECT name FROM temporary_queues WHERE used_at + expires <= ? LIMIT ?"
         rows = self._connection.execute(select, (now, _MOST_EXPIRED)).fetchall()
         return [name for (name,) in rows]

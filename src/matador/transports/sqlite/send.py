@@ -42,8 +42,9 @@ logger = logging.getLogger("matador.transports.sqlite")
 Row: TypeAlias = tuple[Any, ...]
 Item = TypeVar("Item")
 
-# A thread releases the interpreter for every statement, and waits to get it back while others are
-# busy: so many rows in a statement. Few sizes, so that prepared statements are reused.
+# A thread releases the interpreter for every statement, and waits to get it back while other
+# threads are busy. So a statement has many rows; there are few sizes, so that prepared statements
+# are reused.
 _SIZES = (64, 16, 4, 1)
 
 
@@ -95,7 +96,7 @@ def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorEr
     for index, message in enumerate(messages):
         queue = queues.get(message.queue)
         if queue is None:
-            if not message.queue.startswith(REPLY_PREFIX):  # else the caller is gone
+            if not message.queue.startswith(REPLY_PREFIX):  # else the caller has stopped waiting
                 outcomes[index] = no_such_queue(message.queue, queues, session.path)
             continue
         plain = message.delay <= 0 and message.priority is None and message.ordering_key is None

@@ -94,7 +94,7 @@ class WriterSession:
         self.clock = clock
         self.now = clock.now()
         self.queues: dict[str, SqliteQueue] = {}
-        self._declared: set[str] = set()  # created again if somebody deletes them
+        self._declared: set[str] = set()  # created again if another program deletes them
         self._temporary: dict[str, TemporaryQueue] = {}  # the same, while they are consumed here
         self._consumed: dict[str, set[object]] = {}  # temporary queues and their consumers
         self.routes = FileRoutes(connection)
@@ -234,14 +234,16 @@ class WriterSession:
         self.routes.touch([name], self.now, always=True)
 
     def keep_temporary(self) -> None:
-        """Say that temporary queues are used here, and delete those that nobody uses."""
+        """Renew the temporary queues that this process uses, and delete expired ones."""
         for name in self._consumed:
-            if name not in self.queues and name in self._temporary:  # this process had stopped
+            if (
+                name not in self.queues and name in self._temporary
+            ):  # it expired while this process was stopped
                 self._make_temporary(self._temporary[name])
         self.routes.touch(self._consumed, self.now)
         for name in self.routes.expired(self.now):
             queue = self.queues.get(name)
-            if queue is not None and queue.jobs:  # somebody else made it a queue of jobs
+            if queue is not None and queue.jobs:  # created again since, as a queue of jobs
                 self.routes.remove_queue(name, lasting=False, now=self.now)
             else:
                 self.delete_queue(name)
@@ -291,7 +293,7 @@ class WriterSession:
         """The dead letters of a queue of jobs.
 
         Raises:
-            QueueNotFoundError: somebody has deleted them, and nobody has opened the queue since.
+            QueueNotFoundError: another program has renamed or deleted them.
         """
         return self.queue(dead_letter_name(queue.name, "undeliverable"))
 
@@ -315,10 +317,10 @@ class WriterSession:
 
 
 def check_same_file(path: Path, opened: tuple[int, int] | None) -> None:
-    """Is the file still the one that was opened? A deleted one could be used on, unnoticed.
+    """Check that the path still names the file that was opened: a deleted file stays usable.
 
     Raises:
-        StorageCorruptError: it is not.
+        StorageCorruptError: it names no file, or another one.
     """
     if file_identity(path) != opened:
         raise StorageCorruptError(
@@ -328,7 +330,7 @@ def check_same_file(path: Path, opened: tuple[int, int] | None) -> None:
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another one by the same name; None: there is none."""
+    """The identity of a file, whatever its name; None if there is no file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - half the time of Path.stat, once per transaction
     except OSError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, cast
 
 from matador.errors import MatadorError
@@ -25,7 +25,7 @@ from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
 from matador.transports.kit.jobs import keep_of
 from matador.transports.sqlite import flows, send
-from matador.transports.sqlite.claim import EARLIER, GONE, handle_of, held, seq_list
+from matador.transports.sqlite.claim import EARLIER, LEASE_ENDED, handle_of, held, seq_list
 from matador.transports.sqlite.database import (
     BLOCKED,
     BRIEF_JOB,
@@ -91,7 +91,7 @@ def settle(session: WriterSession, settlements: Sequence[Settlement]) -> list[Ma
     outcomes: list[MatadorError | None] = [None] * len(settlements)
     for index, (settlement, (seq, token)) in enumerate(zip(settlements, handles, strict=True)):
         if tokens.get(seq) != token:
-            outcomes[index] = lease_lost(settlement.receipt.queue, GONE)
+            outcomes[index] = lease_lost(settlement.receipt.queue, LEASE_ENDED)
             continue
         try:
             batch.add(settlement, seq)
@@ -134,13 +134,10 @@ def refilled(settlements: Sequence[Settlement], limited: Set[str] = frozenset())
 def _delete(
     session: WriterSession, settlements: Sequence[Settlement], handles: Sequence[tuple[int, int]]
 ) -> list[MatadorError | None]:
-    """The usual batch: everything is complete and nothing waits for it. One claim at a time."""
+    """The usual batch: all are complete, and no message waits for them. One claim at a time."""
     outcomes: list[MatadorError | None] = [None] * len(settlements)
-    claims: defaultdict[int, list[int]] = defaultdict(list)
-    for seq, token in handles:
-        claims[token].append(seq)
     gone: set[tuple[int, int]] = set()
-    for token, numbers in claims.items():
+    for token, numbers in _by_claim(handles).items():
         rows = session.connection.execute(_COMPLETE, (seq_list(numbers), token)).fetchall()
         gone.update((number, token) for (number,) in rows)
     if len(gone) < len(handles):
@@ -148,12 +145,20 @@ def _delete(
             if handle in gone:
                 gone.remove(handle)  # a second settlement of one delivery is refused
             else:
-                outcomes[index] = lease_lost(settlements[index].receipt.queue, GONE)
+                outcomes[index] = lease_lost(settlements[index].receipt.queue, LEASE_ENDED)
     return outcomes
 
 
+def _by_claim(handles: Sequence[tuple[int, int]]) -> Mapping[int, list[int]]:
+    """The rows of deliveries by the token of their claim."""
+    claims: defaultdict[int, list[int]] = defaultdict(list)
+    for seq, token in handles:
+        claims[token].append(seq)
+    return claims
+
+
 class _SettleBatch:
-    """Collects what can be done in one statement; does the rest at once."""
+    """Collects settlements that one statement can carry out, and carries out the rest at once."""
 
     def __init__(self, session: WriterSession) -> None:
         self._session = session
@@ -165,7 +170,7 @@ class _SettleBatch:
         self._filled: set[SqliteQueue] = set()
 
     def add(self, settlement: Settlement, seq: int) -> None:
-        """Take a settlement whose delivery is held.
+        """Add a settlement whose delivery is held.
 
         Raises:
             QueueNotFoundError: there is no queue for its successor; nothing was changed.
@@ -194,12 +199,12 @@ class _SettleBatch:
                 if queue.jobs == JOBS and settlement.kind == "undeliverable":
                     self._fail(queue, settlement, seq)
                 else:
-                    self._bury(settlement, seq)
+                    self._add_dead_letter(settlement, seq)
         if receipt.ordering_key is not None:
             self._freed.add((self._session.queue(receipt.queue).id, receipt.ordering_key))
 
     def finish(self) -> None:
-        """Do what was collected, then unblock the next message of each freed ordering key."""
+        """Carry out what was collected; unblock the next message of each freed ordering key."""
         session = self._session
         execute = session.connection.execute
         gone = self._moved
@@ -221,7 +226,7 @@ class _SettleBatch:
         send.trim(session, self._filled)
 
     def _retry_in_place(self, message: Message, seq: int) -> None:
-        # It keeps its place, so that later messages with its ordering key stay behind it.
+        # The message keeps its row, so that later ones with its ordering key stay behind it.
         session = self._session
         queue = session.queue(message.queue)
         state, due = READY, None
@@ -236,7 +241,7 @@ class _SettleBatch:
         self._session.failed_jobs(queue)  # before anything is changed
         kept = _keeps_failed_job(self._session, seq)
         if kept:
-            self._bury(settlement, seq)
+            self._add_dead_letter(settlement, seq)
         else:
             self._moved.append(seq)
         _job_failed(self._session, queue, seq, settlement.reason, kept=kept)
@@ -246,7 +251,7 @@ class _SettleBatch:
         if queue.jobs == JOBS:
             flows.moved_back(self._session, queue, message)
 
-    def _bury(self, settlement: DeadLetter, seq: int) -> None:
+    def _add_dead_letter(self, settlement: DeadLetter, seq: int) -> None:
         if settlement.message is None:
             self._copy(settlement, seq)
         else:
@@ -316,12 +321,9 @@ def _complete_jobs(
 ) -> list[MatadorError | None]:
     """Complete deliveries of queues of jobs. Returns None or an error for each."""
     outcomes: list[MatadorError | None] = [None] * len(settlements)
-    claims: defaultdict[int, list[int]] = defaultdict(list)
-    for seq, token in handles:
-        claims[token].append(seq)
     gone: set[tuple[int, int]] = set()
     execute, until = session.connection.execute, flows.expiry(KEEP_AN_HOUR, session.now)
-    for token, numbers in claims.items():
+    for token, numbers in _by_claim(handles).items():
         all_ = seq_list(numbers)
         plain = execute(_COMPLETE_PLAIN, (session.now, until, all_, token)).fetchall()
         brief = (
@@ -347,7 +349,7 @@ def _complete_jobs(
             else:
                 queue = settlements[index].receipt.queue
                 counted[queue] -= 1
-                outcomes[index] = lease_lost(queue, GONE)
+                outcomes[index] = lease_lost(queue, LEASE_ENDED)
         _complete_held_jobs(session, others)
     for name, number in counted.items():
         count_finished(session, name, completed=number)
@@ -386,7 +388,7 @@ def _complete_jobs_of(
         else:
             kind = SPECIAL_JOB
             if keep == KEEP_AN_HOUR:
-                kind = PLAIN_JOB  # the caretaker counts these
+                kind = PLAIN_JOB  # the sweep keeps only so many of these
             else:
                 keeps.add(keep)
             kept.append((session.now, flows.expiry(keep, session.now), result, kind, seq))
@@ -432,7 +434,7 @@ def _keeps_failed_job(session: WriterSession, seq: int) -> bool:
 
 
 def free_key(session: WriterSession, queue: SqliteQueue, job_id: str, headers: Headers) -> None:
-    """Let others have the unique key of a job that is finished or gone, unless it has a window."""
+    """Free the unique key of a job that is finished or removed, unless the key has a window."""
     if names.UNIQUE in headers:
         key = str(headers[names.UNIQUE])
         session.connection.execute(_FREE_KEY, (queue.id, key, job_id))

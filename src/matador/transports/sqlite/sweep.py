@@ -92,7 +92,7 @@ def purge(session: WriterSession, queue: SqliteQueue) -> int:
     ).rowcount
 
 
-class Caretaker:
+class Maintenance:
     """Decides when the writer cleans up the file. Used by the writer's thread only."""
 
     def __init__(self) -> None:
@@ -101,12 +101,12 @@ class Caretaker:
         self._last_work = 0.0
         self._log_used = False
 
-    def worked(self) -> None:
+    def note_work(self) -> None:
         """The writer has done some work."""
         self._last_work = time.monotonic()
         self._log_used = True
 
-    def patience(self, session: WriterSession) -> float:
+    def seconds_to_wait(self, session: WriterSession) -> float:
         """Seconds until the next clean-up."""
         at = self._next(session)
         if self._log_used:
@@ -117,7 +117,7 @@ class Caretaker:
         """When to look again. Temporary queues must be kept well before they expire."""
         return min(self._next_look, self._last_look + session.shortest_expiry() / 3)
 
-    def look_after(self, session: WriterSession) -> None:
+    def run_if_due(self, session: WriterSession) -> None:
         """Sweep, release free pages, fold in the log: whatever is due, a part of each.
 
         Raises:
@@ -130,13 +130,13 @@ class Caretaker:
         # Set first: what fails now must not be tried again at once.
         self._next_look, self._last_look = now + _INTERVAL, now
         self._log_used = self._log_used and not quiet
-        if _bite(session):
+        if _sweep_part(session):
             self._next_look = now
         elif quiet or log_size(session.path) > _LARGE_LOG:
-            _fold_in_log(session.connection)
+            _checkpoint_log(session.connection)
 
 
-def _bite(session: WriterSession) -> bool:
+def _sweep_part(session: WriterSession) -> bool:
     """Sweep and release a part. Returns whether there is more to do."""
     session.begin()
     try:
@@ -151,15 +151,15 @@ def _bite(session: WriterSession) -> bool:
             )
         if swept:
             session.clock.remember(session.connection)
-        given_back = _give_back_pages(session.connection)
+        released = _release_pages(session.connection)
         session.commit()
     except BaseException:
         session.rollback()
         raise
-    return swept == _CHUNK or given_back
+    return swept == _CHUNK or released
 
 
-def _give_back_pages(connection: sqlite3.Connection) -> bool:
+def _release_pages(connection: sqlite3.Connection) -> bool:
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     if free < _FEW_FREE_PAGES or free * 2 < pages:
@@ -169,7 +169,7 @@ def _give_back_pages(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def _fold_in_log(connection: sqlite3.Connection) -> None:
+def _checkpoint_log(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA busy_timeout = {_SHORT_WAIT}")
     try:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

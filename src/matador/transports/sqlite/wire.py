@@ -1,4 +1,4 @@
-"""Turns rows into what others see of them. Nothing here raises because of what a row contains.
+"""Turns rows into deliveries. Nothing here raises because of what a row contains.
 
 The constraints of the tables say which type a column has, but not what is in it: any program can
 write headers that are not JSON, or an ordering key that is not UTF-8. A delivery then has what can
@@ -19,7 +19,7 @@ from matador.transports.sqlite.database import LATEST
 _NO_HEADERS: Headers = {}
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError)
 
-# Any values: what was stored comes out again.
+# Values of any type: headers are read as they were stored.
 _decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_value = msgspec.json.Decoder().decode
@@ -53,7 +53,7 @@ def _read_malformed(queue: str, token: int, row: tuple[Any, ...]) -> Delivery:
 
 
 def read_headers(stored: bytes | None) -> tuple[Headers, str | None]:
-    """Headers as they were sent, those that can be read; and what could not be."""
+    """The headers that can be read, as they were sent; and a note about the others."""
     if stored is None:
         return _NO_HEADERS, None
     try:
