@@ -194,8 +194,8 @@ class FileWatcher:
         """Wait until another process writes to the queue, until ``next_due``, or until woken.
 
         ``since``: the ``changes`` before the claim that found nothing. ``not_before``: there is
-        nothing to claim until then. ``parked``: whatever another process changes may be the turn of
-        a parked job.
+        nothing to claim until then. ``parked``: a change by another process may make a parked job
+        ready.
         """
         if since != self._changes:
             self._version = -1  # a change that woke other subscriptions may concern this queue

@@ -236,9 +236,8 @@ class WriterSession:
     def keep_temporary(self) -> None:
         """Renew the temporary queues that this process uses, and delete expired ones."""
         for name in self._consumed:
-            if (
-                name not in self.queues and name in self._temporary
-            ):  # it expired while this process was stopped
+            # It may have expired while this process was stopped.
+            if name not in self.queues and name in self._temporary:
                 self._make_temporary(self._temporary[name])
         self.routes.touch(self._consumed, self.now)
         for name in self.routes.expired(self.now):
