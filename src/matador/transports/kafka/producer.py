@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -48,6 +47,10 @@ Report: TypeAlias = MatadorError | Location | None
 
 class _Arrived(Exception):
     """Ends a flush: the client library puts the reports that are left back."""
+
+
+_ARRIVED = _Arrived()
+"""Always the same object: the client library never releases what a report raises."""
 
 
 class Batch:
@@ -219,7 +222,7 @@ class KafkaProducer:
     def reported(self) -> None:
         """A record has its report. The thread leaves the others to the loop."""
         if self._blocked == 0 and threading.get_ident() == self._waiter:
-            raise _Arrived
+            raise _ARRIVED
 
     def unplaced(self, message: KafkaMessage) -> MatadorError:
         """What the client library calls stored because the broker calls it a duplicate.
@@ -275,15 +278,18 @@ class KafkaProducer:
                     self._producer.flush(_POLL)
             except Empty:
                 self._poll()
-            except _Arrived:
+            except _Arrived as arrived:
+                _forget_frames(arrived)
                 if self._call(self._take_reports):
                     continue
             self._ring_again()
 
     def _poll(self) -> None:
         """Hear of errors while nothing is on its way."""
-        with suppress(_Arrived):
+        try:
             self._producer.poll(0)
+        except _Arrived as arrived:
+            _forget_frames(arrived)
 
     def _take_reports(self) -> None:
         """In the loop: those that have arrived by now."""
@@ -300,3 +306,8 @@ class KafkaProducer:
         self._rung = False
         if len(self._producer):  # of what was sent meanwhile, too
             self._ring()
+
+
+def _forget_frames(error: Exception) -> None:
+    """Drop the frames that an error passed through: they hold the producer."""
+    error.__traceback__ = error.__context__ = None
