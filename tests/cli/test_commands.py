@@ -574,7 +574,7 @@ def test_doctor_looks_at_permissions(cli: Cli, folder: Path, shop: Shop) -> None
 def test_doctor_notices_a_clock_that_was_set_back(cli: Cli, folder: Path, shop: Shop) -> None:
     shop.bury(1)
     with sqlite3.connect(folder / "shop.db") as database:
-        database.execute("UPDATE meta SET value = CAST(value AS REAL) + 3600 WHERE name = 'offset'")
+        database.execute("UPDATE meta SET clock_offset = clock_offset + 3600")
     database.close()
     os.utime(folder / "shop.db", (time.time() + 7200, time.time() + 7200))
     result = cli("doctor", "shop.py", "--json")

@@ -110,6 +110,14 @@ def test_another_database_is_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "shop.db").read_bytes() == before
 
 
+def test_a_library_without_strict_tables_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
+    with pytest.raises(HistoryError, match=r"is too old: at least 3\.37\.0 is needed"):
+        HistoryStore(tmp_path / "h.db").workers(0)
+
+
 def test_percentiles_lie_within_their_bucket() -> None:
     totals = OutcomeTotals()
     assert percentile(totals.buckets, 0.5) is None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from matador import SqliteCheckpointStore
-from matador.errors import CheckpointStoreError
+from matador.errors import CheckpointStoreError, UnsupportedError
 from matador.testing import ManualClock, wait_for
 
 
@@ -85,6 +85,27 @@ async def test_a_text_that_cannot_be_stored_is_a_named_error(tmp_path: Path) -> 
     await store.save("e-1", "good", b"1")
     assert await store.load("e-1") == {"good": b"1"}
     await store.close()
+
+
+async def test_the_file_refuses_a_value_of_another_type(tmp_path: Path) -> None:
+    store = SqliteCheckpointStore(tmp_path / "steps.db")
+    await store.open()
+    insert = "INSERT INTO matador_steps VALUES ('e-1', 'charge', 'text', NULL)"
+    with (
+        closing(sqlite3.connect(tmp_path / "steps.db")) as other,
+        pytest.raises(sqlite3.IntegrityError, match="cannot store TEXT value in BLOB column"),
+    ):
+        other.execute(insert)
+    assert await store.load("e-1") == {}
+    await store.close()
+
+
+async def test_a_library_without_strict_tables_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
+    with pytest.raises(UnsupportedError, match=r"is too old: at least 3\.38\.0 is needed"):
+        await SqliteCheckpointStore(tmp_path / "steps.db").open()
 
 
 async def test_a_failed_save_leaves_what_was_there(tmp_path: Path) -> None:

@@ -12,12 +12,20 @@ from typing import Any, TypeAlias
 from tests.fuzz.corpus import CORPUS
 from tests.fuzz.mutations import mutate
 
-from matador.transports.sqlite.database import DELAYED, IN_FLIGHT, READY
+from matador.transports.sqlite.database import (
+    BLOCKED,
+    DELAYED,
+    DONE,
+    IN_FLIGHT,
+    LATEST,
+    PARKED,
+    READY,
+)
 
 Make: TypeAlias = Callable[[Random], Any]
 
 _NOT_UTF8 = (b"\xff\xfe", b"caf\xe9", b"\xed\xa0\x80", b"\xc0\x80")
-_NUMBERS = (0, 1, -1, 2**31, 2**63 - 1, -(2**63), 1.5, -1e308, 1e308, 8.64e15)
+_NUMBERS = (0, 1, -1, 2**31, 2**63 - 1, -(2**63))
 _TEXTS = ("", "x", "\0", "a\0b", "é漢😀", "null", "12", "x" * 70_000)
 
 
@@ -33,16 +41,20 @@ def _blob(random: Random) -> Any:
     return random.randbytes(random.choice((0, 1, 16, 2000)))
 
 
+def _key(random: Random) -> Any:
+    return random.choice((None, *(text.encode() for text in _TEXTS), *_NOT_UTF8, _blob(random)))
+
+
 def _number(random: Random) -> Any:
-    return random.choice(_NUMBERS)
+    return random.choice((None, *_NUMBERS))
 
 
-def _any(random: Random) -> Any:
-    return random.choice((_text, _blob, _number))(random)
+def _count(random: Random) -> Any:
+    return random.choice((0, 1, 2**31, 2**63 - 1))
 
 
-def _maybe(random: Random) -> Any:
-    return random.choice((None, _any(random)))
+def _time(random: Random) -> Any:
+    return random.choice((0, 1, 2**40, LATEST, 2**63 - 1))
 
 
 def _good_body(random: Random) -> Any:
@@ -51,10 +63,6 @@ def _good_body(random: Random) -> Any:
 
 def _spoiled_body(random: Random) -> Any:
     return mutate(random.choice(CORPUS), random)[0].body
-
-
-def _text_body(random: Random) -> Any:
-    return Text(_spoiled_body(random))
 
 
 def _headers(random: Random) -> Any:
@@ -92,30 +100,47 @@ def _headers(random: Random) -> Any:
         "x-y",
     )
     text = f'{{{json.dumps(random.choice(names))}: {value}, "good": "kept"}}'
-    return random.choice((text, text.encode(), text.encode()[:-1], text.encode("utf-16")))
+    return random.choice((text.encode(), text.encode()[:-1], text.encode("utf-16")))
 
 
 def _odd_headers(random: Random) -> Any:
     documents = (b"", b"[]", b"null", b"1", b'"x"', b"{", b"\xff", b"{}" * 2, b'{"a": 1, "a": 2}')
-    return random.choice((random.choice(documents), _any(random)))
+    return random.choice((random.choice(documents), _blob(random), None))
 
 
 _COLUMNS: dict[str, tuple[Make, ...]] = {
-    "body": (_good_body, _spoiled_body, _text_body, _any),
-    "headers": (_headers, _odd_headers, _maybe),
-    "id": (_any,),
-    "ordering_key": (_any,),
-    "priority": (_any,),
-    "rank": (_any,),
-    "deliveries": (_any,),
-    "stored_at": (_any,),
-    "due": (_maybe,),
-    "token": (_any,),
+    "body": (_good_body, _spoiled_body, _blob),
+    "headers": (_headers, _odd_headers),
+    "id": (_text,),
+    "ordering_key": (_key,),
+    "priority": (_number,),
+    "rank": (_number,),
+    "deliveries": (_count,),
+    "stored_at": (_time,),
 }
 _NOT_NULL = {"body": b"{}", "id": "foreign", "deliveries": 0, "stored_at": 0}
-# Whatever the state: at a time that has passed, or at one that is none.
-_NEVER_LATER = (None, 0, -1, -(2**63), -1e308, "tomorrow", Text(b"\xff"), b"\0")
-_STATES = (READY, READY, READY, READY, DELAYED, IN_FLIGHT, -1, 5, 2**40, "ready", b"\0", 0.5)
+
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "state": (None, -1, PARKED + 1, 2**40, 0.5, 1.5, "ready", b"\0", DONE, BLOCKED, PARKED),
+    "due": (0, -5, 1e308, "soon", b"\0"),  # a READY message has none
+    "token": (5, 1.5, "text", b"\xff"),
+    "deliveries": (None, -1, -(2**63), 1.5, 1e308, "often", b"\0"),
+    "priority": (1.5, -1e308, "high", b"\0"),
+    "rank": (1.5, 1e308, "first", b"\0"),
+    "stored_at": (None, -1, -(2**63), 1.5, 1e308, "yesterday", b"\0"),
+    "ordering_key": ("text", Text(b"\xff"), 5, 1.5),
+    "id": (None, b"", b"\xff"),
+    "headers": ("{}", Text(b"{}"), 5, 1.5),
+    "body": (None, "text", Text(b"\xff"), 5, 1.5),
+    "job": (-1, 77, 1.5, "yes", b"\0"),
+    "processed_at": (1.5, "x", b"\0"),
+    "finished_at": (1.5, "x", b"\0"),
+    "expires_at": (1.5, "soon", b"\0"),
+    "progress": (5, "text"),
+    "result": (5, "text"),
+    "limit_key": (5, "text"),
+}
+"""Values that the constraints keep out of a row that is READY and otherwise good."""
 
 
 class SqliteEntries:
@@ -125,17 +150,34 @@ class SqliteEntries:
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=30)
 
     async def write(self, queue: str, random: Random) -> str:
-        """See ``RawEntries``: one to three columns of a row are odd, the others good or missing."""
-        row: dict[str, Any] = {**_NOT_NULL, "body": _good_body(random)}
+        """See ``RawEntries``: one to three columns of a row are odd, the others good or missing.
+
+        Some are preceded by a row that the file itself must refuse.
+        """
+        row: dict[str, Any] = {"state": READY, **_NOT_NULL, "body": _good_body(random)}
+        if random.random() < 0.3:
+            column = random.choice(list(REFUSED))
+            self.refused(queue, {**row, column: random.choice(REFUSED[column])})
         for column in random.sample(list(_COLUMNS), random.choice((1, 1, 2, 3))):
             row[column] = random.choice(_COLUMNS[column])(random)
-        row["state"] = random.choice(_STATES)
+        row["state"] = random.choice((READY, READY, READY, READY, DELAYED, IN_FLIGHT))
         if row["state"] in (DELAYED, IN_FLIGHT):
-            row["due"] = random.choice(_NEVER_LATER)
-        self._insert(queue, row)
+            row["due"] = random.choice((0, 1, 2**40))  # a time that has passed
+        if row["state"] == IN_FLIGHT:
+            row["token"] = random.choice(_NUMBERS)
+            row["deliveries"] = max(row["deliveries"], 1)
+        self.insert(queue, row)
         return ", ".join(f"{name}={str(value)[:60]!r}" for name, value in row.items())
 
-    def _insert(self, queue: str, row: dict[str, Any]) -> None:
+    def refused(self, queue: str, row: dict[str, Any]) -> None:
+        """Check that the file refuses a row."""
+        try:
+            self.insert(queue, row)
+        except sqlite3.IntegrityError:
+            return
+        raise AssertionError(f"the file has taken {row}")
+
+    def insert(self, queue: str, row: dict[str, Any]) -> None:
         places = ["CAST(? AS TEXT)" if type(value) is Text else "?" for value in row.values()]
         self._connection.execute(
             f"INSERT INTO messages (queue, {', '.join(row)}) "

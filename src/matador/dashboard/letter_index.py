@@ -40,12 +40,13 @@ CREATE TABLE letters (
     correlation_id TEXT, name TEXT NOT NULL, receiver TEXT NOT NULL,
     signature TEXT NOT NULL, error_type TEXT,
     error TEXT NOT NULL, died_at REAL, attempts INTEGER, decodable INTEGER NOT NULL,
-    round INTEGER NOT NULL, UNIQUE (queue, kind, position));
+    round INTEGER NOT NULL, UNIQUE (queue, kind, position)) STRICT;
 CREATE INDEX by_signature ON letters (signature);
 CREATE INDEX by_id ON letters (id);
 CREATE INDEX by_correlation ON letters (correlation_id);
 CREATE INDEX by_edge ON letters (queue, name, receiver);
-CREATE TABLE signatures (signature TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE signatures (
+    signature TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
 _COLUMNS = (
     "number, queue, kind, position, stored_in, home, id, correlation_id, name, receiver, "

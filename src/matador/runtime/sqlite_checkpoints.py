@@ -19,7 +19,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS matador_steps(
     envelope_id TEXT NOT NULL, step TEXT NOT NULL, value BLOB NOT NULL, expires REAL,
     PRIMARY KEY (envelope_id, step)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS matador_steps_expires ON matador_steps(expires)
     WHERE expires IS NOT NULL;
 """
@@ -116,8 +116,13 @@ class SqliteCheckpointStore:
 
     def _connect(self) -> None:
         # Imported here, so that `import matador` does not load the transport.
-        from matador.transports.sqlite.database import make_private_file, patiently
+        from matador.transports.sqlite.database import (
+            make_private_file,
+            require_sqlite,
+            retry_while_locked,
+        )
 
+        require_sqlite()
         make_private_file(self._path)
         connection = sqlite3.connect(
             self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
@@ -129,7 +134,7 @@ class SqliteCheckpointStore:
             connection.executescript(_SCHEMA)
 
         try:
-            patiently(prepare, self._busy_timeout)
+            retry_while_locked(prepare, self._busy_timeout)
         except BaseException:
             connection.close()
             raise

@@ -15,10 +15,10 @@ from matador.jobs import ActiveJob, Queue, Worker
 from matador.model.job_limits import NO_LIMITS, JobLimits, RateLimit
 from matador.model.message import Complete, DeadLetter, Delivery, Message, Settlement
 from matador.testing import ManualClock, wait_for
-from matador.transports.sqlite import SqliteTransport, jobs, settle, sweep
+from matador.transports.sqlite import SqliteTransport, jobs, settle
 from matador.transports.sqlite.claim import Claim, claim
 from matador.transports.sqlite.clock import DatabaseClock, Machine
-from matador.transports.sqlite.database import PARKED, READY, open_for_writing
+from matador.transports.sqlite.database import IN_FLIGHT, PARKED, READY, open_for_writing
 from matador.transports.sqlite.session import WriterSession
 
 Result = TypeVar("Result")
@@ -162,7 +162,7 @@ def test_what_is_parked_is_for_workers_without_a_limit_too(writer: Writer) -> No
     assert names(found)[:29] == [f"{number}" for number in range(1, 30)]
     writer.claim(20)
     writer.claim(20)
-    assert not writer.session.queues["q"].parked
+    assert writer.states() == {IN_FLIGHT: 60}
 
 
 def test_a_job_that_is_added_later_does_not_overtake(writer: Writer) -> None:
@@ -261,12 +261,11 @@ def test_a_window_begins_with_a_job(writer: Writer, clock: ManualClock) -> None:
 def test_a_window_that_others_wrote_does_not_last_for_ever(writer: Writer) -> None:
     limits = JobLimits(RateLimit(1, per=10))
     odd: list[tuple[Any, Any]] = [
-        ("soon", "many"),
-        (b"\xff", b"\xff"),
         (1 << 61, 5),
+        ((1 << 63) - 1, 5),
         (-5, 5),
-        (1e300, 1e300),
-        (writer.session.now, -(1 << 62)),
+        (-(1 << 63), 5),
+        (writer.session.now, 0),
     ]
     writer.add([job(f"{number}") for number in range(len(odd))])
     for started, taken in odd:
@@ -312,13 +311,18 @@ def _counting_claims(transport: SqliteTransport) -> list[object]:
 # -- rows that others wrote ------------------------------------------------------------------------
 
 _WRITE = (
-    "INSERT INTO messages (queue, state, stored_at, id, body, limit_key) "
-    "VALUES ((SELECT id FROM queues WHERE name = 'q'), ?, 1, ?, x'31', {key})"
+    "INSERT INTO messages (queue, state, job, stored_at, id, body, limit_key) "
+    "VALUES ((SELECT id FROM queues WHERE name = 'q'), ?, 0, 1, ?, x'31', {key})"
 )
 
 
-@pytest.mark.parametrize("key", ["NULL", "x'ff'", "CAST(x'ff' AS TEXT)", "7", "''", "'key'"])
-@pytest.mark.parametrize("state", [READY, PARKED])
+@pytest.mark.parametrize(
+    ("state", "key"),
+    [
+        (READY, "NULL"),
+        *[(state, key) for state in (READY, PARKED) for key in ("x'ff'", "x''", "x'6b6579'")],
+    ],
+)
 @pytest.mark.parametrize("limits", [ONE_EACH, NO_LIMITS])
 def test_an_odd_key_holds_up_nobody(
     file: Path, writer: Writer, key: str, state: int, limits: JobLimits
@@ -326,7 +330,6 @@ def test_an_odd_key_holds_up_nobody(
     for number in range(3):
         by_hand(file, _WRITE.format(key=key), (state, f"odd-{number}"))
     writer.add([keyed("good", "other")])
-    writer.run(lambda session: sweep.take_in_strays(session, session.queue("q")))
     ran: list[Any] = []
     for _ in range(10):
         found = writer.claim(10, limits).deliveries
@@ -335,13 +338,10 @@ def test_an_odd_key_holds_up_nobody(
     assert sorted(ran) == ["good", "odd-0", "odd-1", "odd-2"]
 
 
-@pytest.mark.parametrize("key", ["NULL", "x'ff'", "CAST(x'ff' AS TEXT)"])
-def test_odd_rows_that_are_parked_among_others_come_back(
-    file: Path, writer: Writer, key: str
-) -> None:
+def test_odd_rows_that_are_parked_among_others_come_back(file: Path, writer: Writer) -> None:
     writer.add([keyed(f"{number}", "key") for number in range(3)])
     writer.claim(10, ONE_EACH)
-    by_hand(file, _WRITE.format(key=key), (PARKED, "odd"))
+    by_hand(file, _WRITE.format(key="x'ff'"), (PARKED, "odd"))
     ran: list[Any] = []
     for _ in range(10):
         found = writer.claim(10, ONE_EACH).deliveries

@@ -145,7 +145,7 @@ async def test_settings_change_for_other_processes_too(connect: Open, make: Make
 async def test_the_file_stays_compact(
     file: Path, connect: Open, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """200,000 messages of 500 bytes pass through; then a backlog of 40,000 is worked off."""
+    """200,000 messages of 500 bytes pass through; then a backlog of 40,000 is note_work off."""
     monkeypatch.setattr(sweep, "_INTERVAL", 0.05)
     monkeypatch.setattr(sweep, "_QUIET", 0.2)
     log = file.with_name(file.name + "-wal")
@@ -188,11 +188,11 @@ def test_a_caretaker_that_finds_the_file_locked_comes_back_later(
     session.anchor()
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    caretaker = sweep.Caretaker()
-    caretaker.worked()
-    assert caretaker.patience(session) == 0
+    maintenance = sweep.Maintenance()
+    maintenance.note_work()
+    assert maintenance.seconds_to_wait(session) == 0
     with pytest.raises(sqlite3.OperationalError, match="locked"):
-        caretaker.look_after(session)
-    assert caretaker.patience(session) > 1
+        maintenance.run_if_due(session)
+    assert maintenance.seconds_to_wait(session) > 1
     other.close()
     connection.close()

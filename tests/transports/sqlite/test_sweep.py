@@ -174,8 +174,8 @@ async def test_an_error_while_sweeping_holds_up_nobody(
 
 def last_time(file: Path) -> int:
     with closing(sqlite3.connect(file)) as connection:
-        found = connection.execute("SELECT value FROM meta WHERE name = 'last_time'").fetchone()
-    return int(found[0]) if found else 0
+        found = connection.execute("SELECT last_time FROM meta").fetchone()
+    return int(found[0])
 
 
 async def test_the_time_is_noted_when_something_is_swept_and_at_the_end(

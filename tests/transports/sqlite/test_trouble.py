@@ -19,6 +19,7 @@ from matador.errors import (
     StorageFullError,
     StorageLockedError,
     UnstorableError,
+    UnsupportedError,
 )
 from matador.model.message import Complete, ConnectionState
 from matador.transports.sqlite import SqliteTransport, database
@@ -58,9 +59,9 @@ def content_of(file: Path) -> bytes:
 
 
 def damage(file: Path) -> None:
-    """Overwrite every page but the first few."""
+    """Overwrite the pages of most messages, but not the first ones of each table."""
     content = bytearray(file.read_bytes())
-    for page in range(4096 * 8, len(content), 4096):
+    for page in range(4096 * 64, len(content), 4096):
         content[page : page + 4096] = b"\xa5" * 4096
     file.write_bytes(content)
 
@@ -91,6 +92,14 @@ class TestOpening:
         error = await refusal(file)
         assert isinstance(error, StorageCorruptError)
         assert "another application" in str(error)
+
+    async def test_a_library_that_is_too_old(
+        self, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
+        error = await refusal(file)
+        assert isinstance(error, UnsupportedError)
+        assert "is too old: at least 3.38.0 is needed" in str(error)
 
     @pytest.mark.parametrize("version", [0, 2, 99])
     async def test_another_schema(self, file: Path, connect: Open, version: int) -> None:

@@ -124,7 +124,7 @@ async def test_a_bare_dead_letter_fits_even_if_the_body_fills_the_row(
     transport = await limited(connect)
     entries = SqliteEntries(file)
     body = b"x" * (LIMIT - spare)
-    entries._insert("t.q", {"state": 0, "id": "", "stored_at": 0, "body": body})
+    entries.insert("t.q", {"state": 0, "id": "", "stored_at": 0, "body": body})
     await entries.close()
     (delivery,) = await receive(transport, 1)
     raw = DeadLetter(delivery.receipt, "undeliverable", "r" * 500)

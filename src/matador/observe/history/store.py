@@ -32,24 +32,26 @@ KEPT: Final = 8 * 86_400
 MOST_FAILURES: Final = 100_000
 _MOST_FOUND = 200
 _VERSION = 1
+_OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS outcomes (
     at INTEGER NOT NULL, source TEXT NOT NULL, worker TEXT NOT NULL, queue TEXT NOT NULL,
     event_key TEXT NOT NULL, subscriber TEXT NOT NULL, outcome TEXT NOT NULL,
     count INTEGER NOT NULL, total_ms REAL NOT NULL, max_ms REAL NOT NULL, wait_ms REAL NOT NULL,
-    buckets BLOB NOT NULL);
+    buckets BLOB NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS outcomes_at ON outcomes (at);
 CREATE TABLE IF NOT EXISTS failures (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL, correlation_id TEXT, started_at REAL NOT NULL,
-    record BLOB NOT NULL);
+    record BLOB NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS failures_id ON failures (id);
 CREATE INDEX IF NOT EXISTS failures_correlation ON failures (correlation_id);
 CREATE TABLE IF NOT EXISTS workers (
-    name TEXT PRIMARY KEY, seen_at REAL NOT NULL, record BLOB NOT NULL);
+    name TEXT PRIMARY KEY, seen_at REAL NOT NULL, record BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS depths (
     at INTEGER NOT NULL, queue TEXT NOT NULL, ready INTEGER, delayed INTEGER, in_flight INTEGER,
-    dead INTEGER, PRIMARY KEY (at, queue)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS notes (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    dead INTEGER, PRIMARY KEY (at, queue)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS notes (
+    key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
 
 _counts = msgspec.msgpack.Decoder(list[int]).decode
@@ -248,6 +250,11 @@ class HistoryStore:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         made = sqlite3.connect(self.path, timeout=5.0, check_same_thread=False)
         try:
+            if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+                raise sqlite3.NotSupportedError(
+                    f"SQLite {sqlite3.sqlite_version} is too old: at least "
+                    f"{'.'.join(map(str, _OLDEST_SQLITE))} is needed; use a newer Python"
+                )
             if not _is_history(made):  # before anything is written to it
                 raise sqlite3.DatabaseError("it is another database, or of another version")
             made.execute("PRAGMA journal_mode = WAL")

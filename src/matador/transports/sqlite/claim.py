@@ -1,18 +1,18 @@
-"""Claims messages, takes them by position, renews leases, and makes ready what is due."""
+"""Claims messages within the limits for jobs, renews leases, and makes ready what is due."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
 
 from matador.model import job as names
-from matador.model.job_limits import NO_LIMITS, JobLimits
+from matador.model.job_limits import NO_LIMITS, JobLimits, RateLimit
 from matador.model.message import Delivery, Receipt
-from matador.transports.sqlite import limits as limiting
 from matador.transports.sqlite.database import (
     BLOCKED,
     DELAYED,
@@ -21,16 +21,15 @@ from matador.transports.sqlite.database import (
     NEVER,
     PARKED,
     READY,
-    SPECIAL_JOB,
     waiting,
 )
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.sweep import sweep_expired
-from matador.transports.sqlite.wire import has_odd_key, read_delivery, read_id
+from matador.transports.sqlite.wire import read_delivery
 
 _PROMOTED_AT_ONCE = 5000
 
-GONE = "its lease ended and another receiver has it"
+LEASE_ENDED = "its lease ended and another receiver has it"
 """Why a delivery cannot be settled."""
 
 EARLIER = (
@@ -40,7 +39,7 @@ EARLIER = (
 )
 """Is there an earlier unfinished message with the same key?"""
 
-# The states are literals: with a parameter, SQLite would prepare the statement each time, to see
+# The states are literals: SQLite would prepare a statement with a parameter anew each time, to see
 # whether it can use the partial index.
 _PROMOTE = tuple(
     f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE {READY} END, "
@@ -48,33 +47,26 @@ _PROMOTE = tuple(
     f"AND {waiting(state)} AND due <= ? ORDER BY due LIMIT {_PROMOTED_AT_ONCE})"
     for state in (DELAYED, IN_FLIGHT)
 )
-_WAITS_FROM_NOW = (
+_RESTART_TTL = (
     f"UPDATE messages SET stored_at = due WHERE queue = ? AND {waiting(DELAYED)} AND due <= ?"
 )
-# Text and bytes compare as later than any number: the caretaker deals with such rows.
 _NEXT_DUE = ", ".join(
-    f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND {waiting(state)} "
-    f"AND due < {NEVER}), {NEVER})"
+    f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND {waiting(state)}), {NEVER})"
     for state in (DELAYED, IN_FLIGHT)
 )
 NEXT_DUE = f"SELECT min({_NEXT_DUE})"
 """When the next message of a queue is due or its lease ends; ``NEVER``: there is none."""
 
-# A foreign row must not start below 0: it could kill that many workers unnoticed.
-_COUNTED = "max(deliveries, 0) + 1"
+_COUNTED = "min(deliveries, 1000000000) + 1"  # never more than a row can hold
 # Two statements: RETURNING would copy every body once more.
 _NEXT = (
     f"SELECT seq, {_COUNTED}, priority, id, ordering_key, headers, body FROM messages "
     f"WHERE queue = ? AND state = {READY} ORDER BY rank DESC, seq LIMIT ?"
 )
-# The same for jobs, which have their id in a header; those that others wrote are no jobs yet.
-_NEXT_JOBS = _NEXT.replace(" id,", " job,")
 _HOLD_JOBS = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED}, "
     "processed_at = ? WHERE seq IN (SELECT value FROM json_each(?))"
 )
-_MAKE_JOB = f"UPDATE messages SET job = {SPECIAL_JOB} WHERE seq = ? AND job IS NULL"
-_ID = "SELECT id FROM messages WHERE seq = ?"
 _HOLD = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED} "
     "WHERE seq IN (SELECT value FROM json_each(?))"
@@ -89,14 +81,8 @@ _RENEW = "UPDATE messages SET due = ? WHERE seq IN (SELECT value FROM json_each(
 _DISCARD = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
 _HELD = (
     "SELECT json_group_array(json_array(seq, token)) FROM messages "
-    "WHERE seq IN (SELECT value FROM json_each(?)) AND typeof(token) = 'integer'"
+    "WHERE seq IN (SELECT value FROM json_each(?)) AND token IS NOT NULL"
 )
-_FOLLOWERS = (
-    f"UPDATE messages SET state = {READY}, due = NULL WHERE queue = ?1 AND state = {BLOCKED} "
-    "AND ordering_key = (SELECT ordering_key FROM messages WHERE seq = ?2) "
-    f"AND ordering_key IS NOT NULL AND state <> {DONE}"
-)
-_NO_KEY = "UPDATE messages SET ordering_key = NULL WHERE seq = ?"
 
 _decode_pairs = msgspec.json.Decoder(list[tuple[int, int]]).decode
 _encode_list = msgspec.json.Encoder().encode
@@ -145,40 +131,39 @@ def claim(
     if queue.paused:
         return Claim(queue, [], until)
     next_due = promote(session, queue)
-    if queue.jobs and (queue.parked or limits is not NO_LIMITS):
-        limit, closed = _within(session, queue, limit, limits)
+    if queue.jobs and (limits is not NO_LIMITS or _any_parked(session, queue)):
+        limit, closed = _apply_limits(session, queue, limit, limits)
         if closed is not None:
             return Claim(queue, [], until, min(next_due, closed), closed, limited=True)
     token = secrets.randbits(62)
     execute = session.connection.execute
-    rows = execute(_NEXT_JOBS if queue.jobs else _NEXT, (queue.id, limit)).fetchall()
+    rows = execute(_NEXT, (queue.id, limit)).fetchall()
     if not rows:
-        limited = limits.per_key is not None and limiting.any_parked(session, queue)
+        limited = limits.per_key is not None and _any_parked(session, queue)
         return Claim(queue, [], until, next_due, limited=limited)
     numbers = seq_list([row[0] for row in rows])
     if queue.jobs:
         if limits.rate is not None:
-            limiting.count(session, queue, limits.rate, len(rows))
+            _count_started(session, queue, limits.rate, len(rows))
         execute(_HOLD_JOBS, (token, until, session.now, numbers))
-        return Claim(queue, _jobs(session, queue, token, rows), until)
-    execute(_HOLD, (token, until, numbers))
-    return Claim(queue, _deliveries(session, queue, token, rows), until)
+    else:
+        execute(_HOLD, (token, until, numbers))
+    return Claim(queue, _deliveries(queue, token, rows), until)
 
 
-def _within(
+def _apply_limits(
     session: WriterSession, queue: SqliteQueue, limit: int, limits: JobLimits
 ) -> tuple[int, int | None]:
-    """How many of the next jobs may be claimed; and if none may, when to try again."""
+    """How many of the next jobs the limits let through; and if none, when to try again."""
     if limits.rate is not None:
-        room, end = limiting.room(session, queue, limits.rate)
+        room, end = _starts_left(session, queue, limits.rate)
         if not room:
             return 0, end
         limit = min(limit, room)
     if limits.per_key is None:
-        if queue.parked:
-            limiting.unpark_any(session, queue, limit)
+        _unpark_any(session, queue, limit)
         return limit, None
-    number, done = limiting.sort_out(session, queue, limit, limits.per_key)
+    number, done = _apply_key_limit(session, queue, limit, limits.per_key)
     return number, None if number or done else session.now
 
 
@@ -191,13 +176,13 @@ def take(
     rows = session.connection.execute(
         _TAKE, (token, session.now + lease, seq_list(numbers), queue.id)
     ).fetchall()
-    deliveries = _deliveries(session, queue, token, rows)
+    deliveries = _deliveries(queue, token, rows)
     found = {row[0]: one for row, one in zip(rows, deliveries, strict=True)}
     return [found.pop(number, None) for number in numbers]
 
 
 def renew(session: WriterSession, receipts: Sequence[Receipt], lease: int) -> list[bool]:
-    """Hold deliveries for another lease. Returns whether each was still held."""
+    """Extend the leases of deliveries. Returns whether each was still held."""
     handles = [handle_of(receipt) for receipt in receipts]
     tokens = held(session, [seq for seq, _ in handles])
     kept = [tokens.get(seq) == token for seq, token in handles]
@@ -213,7 +198,7 @@ def held(session: WriterSession, numbers: Sequence[int]) -> dict[int, int]:
 
 
 def discard(session: WriterSession, deliveries: Sequence[Delivery]) -> None:
-    """Delete what was just claimed."""
+    """Delete messages that were just claimed."""
     if deliveries:
         numbers = seq_list([handle_of(delivery.receipt)[0] for delivery in deliveries])
         session.connection.execute(_DISCARD, (numbers,))
@@ -228,38 +213,152 @@ def promote(session: WriterSession, queue: SqliteQueue) -> int:
     (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
     if due <= session.now:
         if queue.ttl is not None:  # a delay is no part of the time to live
-            execute(_WAITS_FROM_NOW, (queue.id, session.now))
+            execute(_RESTART_TTL, (queue.id, session.now))
         for statement in _PROMOTE:
             execute(statement, (queue.id, session.now))
         (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
     return due
 
 
-def _jobs(
-    session: WriterSession, queue: SqliteQueue, token: int, rows: Sequence[tuple[Any, ...]]
-) -> list[Delivery]:
-    """Deliveries that all have the id of their job in a header."""
+def _deliveries(queue: SqliteQueue, token: int, rows: Sequence[tuple[Any, ...]]) -> list[Delivery]:
+    deliveries = [read_delivery(queue.name, token, row) for row in rows]
+    if queue.jobs:
+        for index, delivery in enumerate(deliveries):
+            if names.ID not in delivery.headers:  # another program added the job
+                headers = {**delivery.headers, names.ID: delivery.id}
+                deliveries[index] = msgspec.structs.replace(delivery, headers=headers)
+    return deliveries
+
+
+# -- limits ----------------------------------------------------------------------------------------
+#
+# Everything is decided in the transaction of the claim, from what is in the file. So a worker that
+# dies leaves nothing behind: its jobs are READY again when their leases end.
+#
+# Jobs that may not run because of their key are PARKED. Each is parked once until it is its turn,
+# so that a claim does not meet it again: a long backlog of one key delays no other key.
+
+_PARKED_AT_ONCE = 5000
+
+IS_PARKED = f"SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND {waiting(PARKED)})"
+"""Has a queue any job that waits for others of its key?"""
+
+_WINDOW = "SELECT started, taken FROM job_rates WHERE queue = ?"
+_COUNT_STARTED = "INSERT OR REPLACE INTO job_rates (queue, started, taken) VALUES (?, ?, ?)"
+
+_FIRST_KEYS = (
+    f"SELECT limit_key FROM messages WHERE queue = ? AND state = {READY} "
+    "ORDER BY rank DESC, seq LIMIT ?"
+)
+
+
+def _of_key(state: int) -> str:
+    return (
+        f"FROM messages INDEXED BY limited WHERE queue = ?1 AND state = {state} AND limit_key = ?2"
+    )
+
+
+def _first_of_key(state: int) -> str:
+    return f"SELECT seq, rank, state {_of_key(state)} ORDER BY rank DESC, seq LIMIT ?3"
+
+
+_RUNNING = f"SELECT count(*) {_of_key(IN_FLIGHT)}"
+# From key to key, without looking at the rows between them.
+_NEXT_KEY = (
+    "SELECT min(limit_key) FROM messages INDEXED BY limited "
+    f"WHERE queue = ?1 AND state = {PARKED} AND limit_key"
+)
+_PARKED_KEYS = (
+    f"WITH RECURSIVE keys (key) AS ({_NEXT_KEY} IS NOT NULL "
+    f"UNION ALL SELECT ({_NEXT_KEY} > key) FROM keys WHERE key IS NOT NULL) "
+    "SELECT key FROM keys WHERE key IS NOT NULL"
+)
+_PARK = (
+    f"UPDATE messages SET state = {PARKED}, due = NULL WHERE seq IN (SELECT seq "
+    f"{_of_key(READY)} ORDER BY rank DESC, seq LIMIT {_PARKED_AT_ONCE} OFFSET ?3)"
+)
+# The first ones of a key, whatever their state: one that was added later must not overtake.
+_UNPARK = (
+    f"UPDATE messages SET state = {READY} WHERE seq IN (SELECT seq FROM (SELECT * FROM "
+    f"(SELECT * FROM ({_first_of_key(READY)}) "
+    f"UNION ALL SELECT * FROM ({_first_of_key(PARKED)})) "
+    f"ORDER BY rank DESC, seq LIMIT ?3) WHERE state = {PARKED})"
+)
+_UNPARK_ANY = (
+    f"UPDATE messages SET state = {READY} WHERE seq IN (SELECT seq FROM messages "
+    f"WHERE queue = ? AND {waiting(PARKED)} ORDER BY due, seq LIMIT ?)"
+)
+
+
+def _starts_left(session: WriterSession, queue: SqliteQueue, rate: RateLimit) -> tuple[int, int]:
+    """How many jobs may start now; and if none may, when the window ends."""
+    started, taken = _window(session, queue, rate)
+    return max(0, rate.max - taken), started + rate.milliseconds
+
+
+def _count_started(
+    session: WriterSession, queue: SqliteQueue, rate: RateLimit, number: int
+) -> None:
+    """Count jobs that start now."""
+    started, taken = _window(session, queue, rate)
+    session.connection.execute(_COUNT_STARTED, (queue.id, started, taken + number))
+
+
+def _window(session: WriterSession, queue: SqliteQueue, rate: RateLimit) -> tuple[int, int]:
+    """When the present window began, and how many jobs have started since."""
+    row = session.connection.execute(_WINDOW, (queue.id,)).fetchone()
+    if row is None or not row[0] <= session.now < row[0] + rate.milliseconds:
+        return session.now, 0
+    return row
+
+
+def _apply_key_limit(
+    session: WriterSession, queue: SqliteQueue, limit: int, per_key: int
+) -> tuple[int, bool]:
+    """Park and unpark jobs, so that the next ones that are READY may run.
+
+    Returns how many of them, at most ``limit``; and whether that is all there is to do for now.
+    """
     execute = session.connection.execute
-    deliveries = _deliveries(session, queue, token, rows)
-    for index, (row, delivery) in enumerate(zip(rows, deliveries, strict=True)):
-        if row[3] is None:
-            execute(_MAKE_JOB, (row[0],))
-        if names.ID not in delivery.headers:
-            headers = {**delivery.headers, names.ID: read_id(*execute(_ID, (row[0],)).fetchone())}
-            deliveries[index] = msgspec.structs.replace(delivery, headers=headers)
-    return deliveries
+    running: dict[bytes, int] = {}
+
+    def may_run(key: bytes) -> int:
+        if key not in running:
+            (running[key],) = execute(_RUNNING, (queue.id, key)).fetchone()
+        return min(max(0, per_key - running[key]), limit)
+
+    for (key,) in execute(_PARKED_KEYS, (queue.id,)).fetchall():
+        if free := may_run(key):
+            execute(_UNPARK, (queue.id, key, free))
+    parked = 0
+    while True:
+        keys: list[bytes | None] = [key for (key,) in execute(_FIRST_KEYS, (queue.id, limit))]
+        met = Counter(key for key in keys if key is not None)
+        surplus = [key for key, number in met.items() if number > may_run(key)]
+        if not surplus:
+            return len(keys), True
+        if parked >= _PARKED_AT_ONCE:  # other processes wait for the file: go on in the next claim
+            return _allowed(keys, {key: may_run(key) for key in met}), False
+        for key in surplus:
+            parked += execute(_PARK, (queue.id, key, may_run(key))).rowcount
 
 
-def _deliveries(
-    session: WriterSession, queue: SqliteQueue, token: int, rows: Iterable[tuple[Any, ...]]
-) -> list[Delivery]:
-    name = queue.name
-    deliveries: list[Delivery] = []
-    for row in rows:
-        delivery = read_delivery(name, token, row)
-        deliveries.append(delivery)
-        if delivery.problem is not None and has_odd_key(row):
-            # No receipt can carry such a key: remove it, so that nothing waits for its message.
-            session.connection.execute(_FOLLOWERS, (queue.id, row[0]))
-            session.connection.execute(_NO_KEY, (row[0],))
-    return deliveries
+def _allowed(keys: list[bytes | None], left: dict[bytes, int]) -> int:
+    """How many of the first jobs may run, until one may not."""
+    for index, key in enumerate(keys):
+        if key is not None:
+            left[key] -= 1
+            if left[key] < 0:
+                return index
+    return len(keys)
+
+
+def _any_parked(session: WriterSession, queue: SqliteQueue) -> bool:
+    """Are there jobs that wait for others of their key?"""
+    (found,) = session.connection.execute(IS_PARKED, (queue.id,)).fetchone()
+    return bool(found)
+
+
+def _unpark_any(session: WriterSession, queue: SqliteQueue, limit: int) -> None:
+    """Make parked jobs READY for a worker that has no limit; so many that it has enough."""
+    session.connection.execute(_UNPARK_ANY, (queue.id, limit))

@@ -1,9 +1,9 @@
 """The clock of a database: shared by all processes of a machine, unaffected when the time is set.
 
-Delays stored by the time of day would end early or late when somebody sets the machine's clock.
-So the file stores the difference between the time of day and the machine's uptime when it is first
-opened, and "now" is the uptime plus that difference. After a reboot a new difference is stored,
-chosen so that the time never goes back behind what the file has seen.
+Delays stored by the time of day would end early or late when the machine's clock is set. So the
+file stores the difference between the time of day and the machine's uptime when it is first opened,
+and "now" is the uptime plus that difference. After a reboot a new difference is stored, chosen so
+that the time never goes back behind the latest time in the file.
 """
 
 from __future__ import annotations
@@ -16,10 +16,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from matador.transports.clock import Clock
+from matador.transports.sqlite.database import LATEST
 
-_LATEST = 253_402_300_799_000  # the end of the year 9999; no date can be later
 _NOISE = 0.001  # milliseconds; more than the error of a float that counts them
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+_STORED = "SELECT clock_offset FROM meta WHERE boot_id = ?"
+_STORE = (
+    "INSERT INTO meta (id, boot_id, clock_offset) VALUES (1, ?, ?) ON CONFLICT (id) "
+    "DO UPDATE SET boot_id = excluded.boot_id, clock_offset = excluded.clock_offset"
+)
+_SEEN = (
+    f"SELECT max(ifnull((SELECT last_time FROM meta WHERE last_time <= {LATEST}), 0), ifnull("
+    f"(SELECT stored_at FROM messages WHERE stored_at <= {LATEST} ORDER BY seq DESC LIMIT 1), 0))"
+)
+"""The latest time in the file; not one that another program wrote and that cannot be a date."""
 
 
 class Machine:
@@ -70,39 +81,22 @@ class DatabaseClock:
     def adopt(self, connection: sqlite3.Connection) -> bool:
         """Use the difference stored in the file; False if there is none for this boot."""
         boot_id = self._machine.boot_id
-        stored = _stored(connection)
         if boot_id is not None:
-            if stored.get("boot_id") != boot_id:
+            row = connection.execute(_STORED, (boot_id,)).fetchone()
+            if row is None:
                 return False
-            self._offset = float(stored["offset"])
+            (self._offset,) = row
         return True
 
     def anchor(self, connection: sqlite3.Connection) -> None:
         """Store a difference, unless another process just did. Call in a write transaction."""
         if self.adopt(connection):
             return
-        stored = _stored(connection)
-        seen = int(stored.get("last_time", 0))
-        # Another program may have written the row: ignore what cannot be a time.
-        for (newest,) in connection.execute(
-            "SELECT stored_at FROM messages WHERE stored_at BETWEEN 0 AND ? "
-            "ORDER BY seq DESC LIMIT 1",
-            (_LATEST,),
-        ):
-            seen = max(seen, newest)
+        (seen,) = connection.execute(_SEEN).fetchone()
         start = max(self._machine.wall(), seen / 1000)
         self._offset = start - self._machine.uptime()
-        connection.executemany(
-            "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)",
-            [("boot_id", self._machine.boot_id), ("offset", repr(self._offset))],
-        )
+        connection.execute(_STORE, (self._machine.boot_id, self._offset))
 
     def remember(self, connection: sqlite3.Connection) -> None:
         """Store the current time, for the next boot. Call in a write transaction."""
-        connection.execute(
-            "INSERT OR REPLACE INTO meta (name, value) VALUES ('last_time', ?)", (str(self.now()),)
-        )
-
-
-def _stored(connection: sqlite3.Connection) -> dict[str, str]:
-    return dict(connection.execute("SELECT name, value FROM meta"))
+        connection.execute("UPDATE meta SET last_time = ?", (self.now(),))

@@ -1,4 +1,4 @@
-"""What a transport has only while it is connected: three connections to one file."""
+"""The connections of a transport to its file: one writes, one reads, one watches for changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from matador.errors import MatadorError
 from matador.transports.kit.wakeup import Wakeup
-from matador.transports.sqlite.claim import NEXT_DUE
+from matador.transports.sqlite.claim import IS_PARKED, NEXT_DUE
 from matador.transports.sqlite.clock import DatabaseClock
 from matador.transports.sqlite.database import (
     NEVER,
@@ -21,7 +21,6 @@ from matador.transports.sqlite.database import (
     open_for_writing,
 )
 from matador.transports.sqlite.errors import translate
-from matador.transports.sqlite.limits import IS_PARKED
 from matador.transports.sqlite.options import SqliteOptions
 from matador.transports.sqlite.session import (
     SqliteQueue,
@@ -42,7 +41,7 @@ _IS_READY = f"SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND state = 
 
 
 class SqliteConnection:
-    """One connection that writes, one that reads, one that watches. Belongs to the event loop."""
+    """A writer, a reader and a watcher of one file. Belongs to the event loop."""
 
     def __init__(self, path: Path, clock: DatabaseClock, options: SqliteOptions) -> None:
         self.path = path
@@ -51,7 +50,7 @@ class SqliteConnection:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-reader")
         self.clock = clock
         self.writer = Writer(self._open_session, f"{name}-writer")
-        # Of a connection whose event loop was closed before it, nothing else ends the thread.
+        # Ends the thread of a connection whose event loop was closed without a disconnect.
         weakref.finalize(self, self.writer.abandon).atexit = False
 
     async def open(self) -> None:
@@ -164,8 +163,8 @@ class _Wait(NamedTuple):
 class FileWatcher:
     """Wakes subscriptions when there may be something to claim. Belongs to the event loop.
 
-    While anybody waits, it reads the file's ``data_version`` a hundred times a second: a look into
-    shared memory that takes a few microseconds and needs no thread and no notification service.
+    While a subscription waits, it reads the file's ``data_version`` a hundred times a second. That
+    reads shared memory, takes a few microseconds, and needs no thread.
     """
 
     def __init__(self, connection: sqlite3.Connection, clock: DatabaseClock) -> None:
@@ -195,11 +194,11 @@ class FileWatcher:
         """Wait until another process writes to the queue, until ``next_due``, or until woken.
 
         ``since``: the ``changes`` before the claim that found nothing. ``not_before``: there is
-        nothing to claim until then. ``parked``: whatever another process changes may be the turn of
-        a parked job.
+        nothing to claim until then. ``parked``: a change by another process may make a parked job
+        ready.
         """
         if since != self._changes:
-            self._version = -1  # what others were woken for meanwhile may concern this queue
+            self._version = -1  # a change that woke other subscriptions may concern this queue
         self._waiting[wakeup] = _Wait(queue, next_due, not_before, parked)
         if self._timer is None:
             self._timer = self._loop.call_later(_PERIOD, self._look)
@@ -223,7 +222,7 @@ class FileWatcher:
         try:
             self._wake_where_due()
         except sqlite3.Error:
-            # The writer will meet the same problem, and reports it to those who claim.
+            # The next claim meets the same problem in the writer, and reports it.
             for wakeup in list(self._waiting):
                 wakeup.wake()
         self._timer = self._loop.call_later(_PERIOD, self._look)
@@ -248,7 +247,7 @@ class FileWatcher:
         execute = self._connection.execute
         there = execute(_IS_PAUSED, (queue.id, queue.name)).fetchone()
         if there is None:
-            return 0  # it is created again, or reported, by whoever claims from it
+            return 0  # the next claim creates it again, or reports that it is missing
         if there[0]:
             return NEVER  # the end of the pause changes the file
         (ready,) = execute(_IS_READY, (queue.id,)).fetchone()

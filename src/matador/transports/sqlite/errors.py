@@ -27,9 +27,14 @@ UNSTORABLE: tuple[type[Exception], ...] = (
     msgspec.MsgspecError,
     sqlite3.DataError,
 )
-"""Raised for a message that can never be stored. SQLite undoes only the statement, so that the rest
-of the transaction can go on."""
+"""Raised for a message that can never be stored. SQLite undoes only the statement, so that the
+transaction can continue."""
 
+_REFUSED_VALUES = (
+    sqlite3.SQLITE_CONSTRAINT_NOTNULL,
+    sqlite3.SQLITE_CONSTRAINT_CHECK,
+    sqlite3.SQLITE_CONSTRAINT | 12 << 8,  # SQLITE_CONSTRAINT_DATATYPE, which sqlite3 does not name
+)
 _LITTLE_ROOM = 1 << 20  # bytes; with less, an I/O error means that the disk is full
 
 
@@ -79,9 +84,9 @@ def _translate(error: BaseException, path: Path, opening: bool) -> MatadorError:
 
 
 def _is_bad_value(error: BaseException) -> bool:
-    """Is a part of the message missing, or of a type that SQLite does not support?"""
-    missing = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_NOTNULL
-    return missing or str(error).startswith("Error binding parameter")
+    """Is a part of the message missing, of a wrong type, or out of range?"""
+    refused = getattr(error, "sqlite_errorcode", 0) in _REFUSED_VALUES
+    return refused or str(error).startswith("Error binding parameter")
 
 
 def _is_full(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """Jobs that wait for others. A parent is BLOCKED until all its children have completed.
 
-All of it happens in the transaction that adds, completes, fails or retries a job, so that a crash
-leaves nobody waiting for nothing.
+All of it happens in the transaction that adds, completes, fails or retries a job, so that no job
+waits for one that is gone, even after a crash.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def completed(
     queue: SqliteQueue,
     children: Iterable[tuple[str, str, bytes | None]],
 ) -> None:
-    """Jobs with parents have completed (parent, child, result): free who waited for the last."""
+    """Note completed children (parent, child, result), and unblock parents without others."""
     execute = session.connection.execute
     parents: set[str] = set()
     for parent, child, result in children:
@@ -106,12 +106,12 @@ def waits(session: WriterSession, queue: SqliteQueue, job_id: str) -> bool:
 
 
 def forget(session: WriterSession, queue: SqliteQueue, parents: Iterable[str]) -> None:
-    """Delete what jobs have waited for, and the results: they are gone."""
+    """Delete the children of jobs that are gone, and their results."""
     session.connection.executemany(_FORGET, [(queue.id, parent) for parent in parents])
 
 
 def removed(session: WriterSession, queue: SqliteQueue, job_id: str, headers: Headers) -> int:
-    """A job was removed before it completed: who waits for it fails. Returns how many."""
+    """A job was removed before it completed: fail the jobs that wait for it. Returns how many."""
     parent = headers.get(names.PARENT)
     forget(session, queue, [job_id])
     if parent is None:
@@ -124,7 +124,7 @@ def removed(session: WriterSession, queue: SqliteQueue, job_id: str, headers: He
 def failed(
     session: WriterSession, queue: SqliteQueue, job_id: str, headers: Headers, reason: str
 ) -> int:
-    """A job has failed for good: so has who waits for it, and who waits for that.
+    """A job has failed for good: fail its parent, the parent of that, and so on.
 
     Returns how many.
     """
@@ -139,7 +139,7 @@ def failed(
             break
         seq, stored = row
         headers, _ = read_headers(stored)
-        # Only what happened first: in a long chain, all of it would grow with each step.
+        # The first reason only: in a long chain, the text would grow with each step.
         if count == 0:
             reason = f"job {job_id!r}, which it waited for, has failed: {reason}"
         changed = {
@@ -179,7 +179,7 @@ def moved_back(session: WriterSession, queue: SqliteQueue, message: Message) -> 
 
 
 def retried(session: WriterSession, queue: SqliteQueue, job_id: str, headers: Headers) -> None:
-    """A failed job is to run again: who failed because of it waits for it again."""
+    """A failed job is to run again: parents that failed because of it wait for it again."""
     execute = session.connection.execute
     letters = session.failed_jobs(queue)
     while (found := headers.get(names.PARENT)) is not None:

@@ -1,30 +1,177 @@
-"""Changes jobs: added unless their ids or keys are taken, retried, removed, deleted.
+"""``SqliteJobs``: the part of ``SqliteTransport`` that stores jobs.
 
 A job is a message, and every change of it happens in the transaction of the message.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
 
 from matador.errors import (
     DuplicateJobError,
     JobNotFoundError,
     JobStateError,
     MatadorError,
+    QueueNotFoundError,
     UniqueJobError,
 )
 from matador.model import job as names
+from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobSchedule, JobStatus
 from matador.model.message import DeadLetter, Message, Receipt
 from matador.transports.kit.errors import lease_lost
 from matador.transports.kit.jobs import as_canceled, as_new, whole
-from matador.transports.sqlite import finish, flows, send
-from matador.transports.sqlite.claim import GONE, handle_of
+from matador.transports.kit.transport import BaseTransport
+from matador.transports.sqlite import browse, flows, send
+from matador.transports.sqlite.claim import LEASE_ENDED, handle_of
+from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.database import BLOCKED, DONE, IN_FLIGHT, JOBS, READY, SPECIAL_JOB
 from matador.transports.sqlite.session import SqliteQueue, WriterSession, no_such_queue
-from matador.transports.sqlite.settle import settle
-from matador.transports.sqlite.wire import read_headers, read_number
+from matador.transports.sqlite.settle import count_finished, free_key, settle
+from matador.transports.sqlite.wire import read_headers
+
+Result = TypeVar("Result")
+
+_CAPABILITIES = JobCapabilities(
+    delays=True,
+    priorities=True,
+    backoff=True,
+    find=True,
+    unique_ids=True,
+    list=True,
+    counts=True,
+    results=True,
+    progress=True,
+    keep=True,
+    retry=True,
+    remove=True,
+    cancel=True,
+    pause=True,
+    delete=True,
+    unique=True,
+    schedules=True,
+    flows=True,
+    rate_limit=True,
+    concurrency_per_key=True,
+)
+
+
+class SqliteJobs(BaseTransport):
+    """``JobStoring``, ``JobScheduling`` and ``JobFlows`` on SQLite."""
+
+    @property
+    def _connected(self) -> SqliteConnection:
+        raise NotImplementedError
+
+    def _wake(self, queues: set[str]) -> None:
+        raise NotImplementedError
+
+    async def _change(
+        self, queue: str, work: Callable[[WriterSession, SqliteQueue], Result]
+    ) -> Result:
+        """Change jobs of a queue in one transaction, and wake its subscriptions."""
+        done = await self._connected.write(lambda session: work(session, session.jobs(queue)))
+        self._wake({queue})
+        return done
+
+    async def _look(self, queue: str, look: Callable[..., Result], *arguments: object) -> Result:
+        """Run ``look(connection, queue, *arguments, now)`` beside the writer."""
+        connection = self._connected
+
+        def checked(reading: object, found: SqliteQueue, *rest: object) -> Result:
+            if found.jobs != JOBS:
+                raise no_such_queue(queue, (), connection.path)
+            return look(reading, found, *rest)
+
+        return await connection.read(queue, checked, *arguments)
+
+    @property
+    def job_capabilities(self) -> JobCapabilities:
+        return _CAPABILITIES
+
+    async def open_jobs(self, queue: str) -> str:
+        await self._connected.write(lambda session: session.open_jobs(queue))
+        return queue
+
+    async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
+        outcomes = await self._connected.writer.submit(add, jobs)
+        self._wake({job.queue for job in jobs if job.delay <= 0})
+        return outcomes
+
+    async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:
+        return await self._look(queue, browse.find_jobs, ids)
+
+    async def list_jobs(
+        self, queue: str, status: JobStatus, *, limit: int, skip: int = 0
+    ) -> Sequence[JobRecord]:
+        return await self._look(queue, browse.list_jobs, status, limit, skip)
+
+    async def count_jobs(self, queue: str) -> JobCounts:
+        return await self._look(queue, browse.count_jobs)
+
+    async def retry_job(self, queue: str, job_id: str) -> None:
+        await self._change(queue, partial(retry, job_id=job_id))
+
+    async def remove_job(self, queue: str, job_id: str) -> None:
+        await self._change(queue, partial(remove, job_id=job_id))
+
+    async def cancel_job(self, queue: str, job_id: str, reason: str) -> bool:
+        return await self._change(queue, partial(cancel, job_id=job_id, reason=reason))
+
+    async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
+        await self._connected.write(partial(set_progress, receipt=receipt, progress=progress))
+
+    async def pause_jobs(self, queue: str) -> None:
+        await self._change(queue, lambda session, found: session.pause(found, True))
+
+    async def resume_jobs(self, queue: str) -> None:
+        await self._change(queue, lambda session, found: session.pause(found, False))
+
+    async def delete_jobs(self, queue: str) -> None:
+        await self._change(queue, delete_all)
+
+    # -- recurring jobs ----------------------------------------------------------------------
+
+    @property
+    def fires_schedules(self) -> bool:
+        return False
+
+    async def put_schedule(self, queue: str, schedule: JobSchedule) -> None:
+        await self._change(queue, partial(put_schedule, schedule=schedule))
+
+    async def list_schedules(self, queue: str) -> Sequence[JobSchedule]:
+        return await self._look(queue, list_schedules)
+
+    async def remove_schedule(self, queue: str, key: str) -> bool:
+        return await self._change(queue, partial(remove_schedule, key=key))
+
+    async def fire_schedule(
+        self, queue: str, schedule: JobSchedule, next_at: float, jobs: Sequence[Message]
+    ) -> bool:
+        fire = partial(fire_schedule, schedule=schedule, next_at=next_at, messages=jobs)
+        return await self._change(queue, fire)
+
+    # -- chains and groups -------------------------------------------------------------------
+
+    async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
+        (outcome,) = await self._connected.submit(
+            lambda session: add_flow(session, session.jobs(queue), jobs)
+        )
+        if isinstance(outcome, QueueNotFoundError):
+            raise outcome
+        self._wake({queue})
+        return outcome
+
+    async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
+        return await self._look(queue, browse.child_results, job_id)
+
+
+# -- changes of jobs -------------------------------------------------------------------------------
 
 _TAKEN = (
     "SELECT queue, id FROM messages WHERE queue IN (?, ?) "
@@ -130,17 +277,17 @@ def _take_key(
     message: Message,
     keys: dict[tuple[int, str], str],
 ) -> UniqueJobError | None:
-    """Take the unique key of a job; or say who has it. ``keys``: taken by jobs not stored yet."""
+    """Take the unique key of a job, unless another job has it. ``keys``: of jobs not stored yet."""
     execute = session.connection.execute
     place = (queue.id, str(message.headers[names.UNIQUE]))
     holder = keys.get(place)
     if holder is None and (row := execute(_KEY, place).fetchone()) is not None:
         other, until = row
-        if type(until) is int:
+        if until is not None:
             taken = session.now < until
         else:
             (taken,) = execute(_UNFINISHED, (queue.id, other)).fetchone()
-        holder = str(other) if taken else None
+        holder = other if taken else None
     if holder is not None:
         return UniqueJobError(
             f"queue {queue.name!r}: job {holder!r} has the unique key {place[1]!r}",
@@ -188,7 +335,7 @@ def retry(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
 
 
 def remove(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
-    """Delete a job that nobody is running.
+    """Delete a job that is not active.
 
     Raises:
         JobNotFoundError: there is no such job.
@@ -200,7 +347,7 @@ def remove(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
     if row is None:
         raise _unknown(queue, job_id)
     seq, state, due, stored = row
-    if state == IN_FLIGHT and (read_number(due) or 0) > session.now:
+    if state == IN_FLIGHT and due > session.now:
         raise JobStateError(
             f"job {job_id!r} of {queue.name!r} is active; it cannot be removed now",
             queue=queue.name,
@@ -209,8 +356,8 @@ def remove(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
     headers = read_headers(stored)[0]
     execute(_DELETE, (seq,))
     if state != DONE:
-        finish.free_key(session, queue, job_id, headers)
-        finish.count(session, queue.name, failed=flows.removed(session, queue, job_id, headers))
+        free_key(session, queue, job_id, headers)
+        count_finished(session, queue.name, failed=flows.removed(session, queue, job_id, headers))
 
 
 def cancel(session: WriterSession, queue: SqliteQueue, job_id: str, reason: str) -> bool:
@@ -228,11 +375,11 @@ def cancel(session: WriterSession, queue: SqliteQueue, job_id: str, reason: str)
     state, due, seq, token, deliveries, priority, stored, body = row
     if state == DONE:
         return False
-    if state != IN_FLIGHT or (read_number(due) or 0) <= session.now:
+    if state != IN_FLIGHT or due <= session.now:
         remove(session, queue, job_id)
         return True
     headers = read_headers(stored)[0]
-    attempts = whole(headers, names.ATTEMPTS) + max(1, int(read_number(deliveries) or 0))
+    attempts = whole(headers, names.ATTEMPTS) + deliveries
     failed = as_canceled(headers, attempts, reason, session.now / 1000)
     message = Message(job_id, queue.name, body, failed, priority=priority)
     letter = DeadLetter(Receipt(queue.name, (seq, token)), "undeliverable", reason, message)
@@ -252,18 +399,69 @@ def set_progress(session: WriterSession, receipt: Receipt, progress: bytes) -> N
     """Store how far an active job has come.
 
     Raises:
-        LeaseLostError: it is held by somebody else, or nobody.
+        LeaseLostError: its lease has ended.
     """
     if not session.connection.execute(_PROGRESS, (progress, *handle_of(receipt))).rowcount:
-        raise lease_lost(receipt.queue, GONE)
+        raise lease_lost(receipt.queue, LEASE_ENDED)
 
 
 def delete_all(session: WriterSession, queue: SqliteQueue) -> None:
-    """Delete all jobs of a queue and what is known of them; end a pause."""
+    """Delete all jobs of a queue with their keys, children, rates and schedules; end a pause."""
     execute = session.connection.execute
     execute(_DELETE_ALL, (queue.id, session.failed_jobs(queue).id))
     for statement in _FORGET_ALL:
         execute(statement, (queue.id,))
     execute(_START_AGAIN, (queue.id,))
     session.pause(queue, False)
-    session.note_parked(session.jobs(queue.name), False)
+
+
+# -- recurring jobs --------------------------------------------------------------------------------
+
+_PUT_SCHEDULE = "INSERT OR REPLACE INTO schedules (queue, key, next_at, value) VALUES (?, ?, ?, ?)"
+_LIST_SCHEDULES = "SELECT next_at, value FROM schedules WHERE queue = ?"
+_REMOVE_SCHEDULE = "DELETE FROM schedules WHERE queue = ? AND key = ?"
+_FIRE_SCHEDULE = "UPDATE schedules SET next_at = ? WHERE queue = ? AND key = ? AND next_at = ?"
+
+_encode_schedule = msgspec.json.Encoder().encode
+_decode_schedule = msgspec.json.Decoder(JobSchedule).decode
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+def put_schedule(session: WriterSession, queue: SqliteQueue, schedule: JobSchedule) -> None:
+    """Store a schedule, instead of the one with its key if there is one."""
+    row = (queue.id, schedule.key, schedule.next_at, _encode_schedule(schedule))
+    session.connection.execute(_PUT_SCHEDULE, row)
+
+
+def list_schedules(
+    connection: sqlite3.Connection, queue: SqliteQueue, now: int
+) -> list[JobSchedule]:
+    """All schedules that can be read, by the time when they are due next."""
+    found: list[JobSchedule] = []
+    for next_at, value in connection.execute(_LIST_SCHEDULES, (queue.id,)):
+        try:
+            schedule = _decode_schedule(value)
+        except _UNREADABLE:
+            continue  # another program wrote it; `remove_schedule` deletes it by its key
+        found.append(msgspec.structs.replace(schedule, next_at=next_at))
+    return sorted(found, key=lambda schedule: schedule.next_at)
+
+
+def remove_schedule(session: WriterSession, queue: SqliteQueue, key: str) -> bool:
+    """Forget a schedule; False if there is none with that key."""
+    return session.connection.execute(_REMOVE_SCHEDULE, (queue.id, key)).rowcount > 0
+
+
+def fire_schedule(
+    session: WriterSession,
+    queue: SqliteQueue,
+    schedule: JobSchedule,
+    next_at: float,
+    messages: Sequence[Message],
+) -> bool:
+    """Add jobs and set when the next ones are due; False if another process has done it."""
+    place = (next_at, queue.id, schedule.key, schedule.next_at)
+    if not session.connection.execute(_FIRE_SCHEDULE, place).rowcount:
+        return False
+    add(session, messages)  # an id that is taken is left out
+    return True

@@ -1,7 +1,7 @@
 """Exchanges, bindings and temporary queues in the file, which all processes share.
 
-The tables are created on first use: most files never have them. A counter in the file says whether
-another process has changed bindings. It is read in the transaction that publishes.
+A counter in the file says whether another process has changed exchanges or bindings. It is read in
+the transaction that publishes.
 """
 
 from __future__ import annotations
@@ -9,29 +9,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from matador.model.message import TopologyNote
 from matador.model.topology import Binding, Exchange, Topology
 from matador.transports.kit.routing import RoutingTable, different_type
 
-_TABLES = (
-    """CREATE TABLE IF NOT EXISTS exchanges (
-        name TEXT PRIMARY KEY, type TEXT NOT NULL
-    ) WITHOUT ROWID""",
-    """CREATE TABLE IF NOT EXISTS bindings (
-        queue TEXT NOT NULL, exchange TEXT NOT NULL, pattern TEXT NOT NULL,
-        PRIMARY KEY (queue, exchange, pattern)
-    ) WITHOUT ROWID""",
-    # `used_at`: when a process last said that it consumes the queue. Both in milliseconds.
-    """CREATE TABLE IF NOT EXISTS temporary_queues (
-        name TEXT PRIMARY KEY, expires INTEGER NOT NULL, used_at INTEGER NOT NULL
-    ) WITHOUT ROWID""",
-)
-_COUNTER = "SELECT value FROM meta WHERE name = 'routes'"
+_COUNTER = "SELECT routes FROM meta"
 _COUNT = (
-    "INSERT INTO meta (name, value) VALUES ('routes', '1') "
-    "ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+    "INSERT INTO meta (id, routes) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET routes = routes + 1"
 )
 _BIND = "INSERT INTO bindings (queue, exchange, pattern) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _KEEP = (
@@ -48,7 +34,7 @@ _DELETED_FOR = 3_600_000  # ms
 
 @dataclass(frozen=True, slots=True)
 class TemporaryQueue:
-    """What is needed to make a temporary queue again. ``expires`` is in milliseconds."""
+    """What it takes to create a temporary queue again. ``expires`` is in milliseconds."""
 
     name: str
     expires: int
@@ -86,16 +72,12 @@ class FileRoutes:
         self._counter, self._checked = (), False
 
     @property
-    def _exist(self) -> bool:
-        return self._connection.execute(_COUNTER).fetchone() is not None
-
-    @property
     def table(self) -> RoutingTable:
         """The exchanges and bindings as they are in this transaction."""
         if not self._checked:
             found = self._connection.execute(_COUNTER).fetchone()
             if found != self._counter:
-                self._table = RoutingTable() if found is None else self._load()
+                self._table = self._load()
                 self._counter = found
             self._checked = True
         return self._table
@@ -103,23 +85,16 @@ class FileRoutes:
     def _load(self) -> RoutingTable:
         table = RoutingTable()
         execute = self._connection.execute
-        for row in execute("SELECT name, type FROM exchanges"):
-            name, type_ = row
-            if type(name) is str and type_ in ("topic", "direct", "fanout"):
-                table.declare(Exchange(name, cast("Any", type_)))
+        for name, type_ in execute("SELECT name, type FROM exchanges"):
+            table.declare(Exchange(name, type_))
         for row in execute("SELECT exchange, queue, pattern FROM bindings"):
-            if all(type(text) is str for text in row):
-                table.bind(*row)
+            table.bind(*row)
         return table
 
     def apply(self, topology: Topology, now: int) -> list[TopologyNote]:
         """Add the exchanges and bindings of a topology, and note which queues are temporary."""
         names = [(topology.full_name(queue.name),) for queue in topology.queues]
         temporary = temporary_in(topology)
-        if topology.exchanges or temporary:
-            self._create_tables()
-        elif not self._exist:
-            return []
         execute_many = self._connection.executemany
         lasting = set(names) - {(queue.name,) for queue in temporary}
         execute_many("DELETE FROM temporary_queues WHERE name = ?", lasting)
@@ -139,12 +114,6 @@ class FileRoutes:
             if (type_ := self.table.declare(exchange)) != exchange.type
         ]
 
-    def _create_tables(self) -> None:
-        if not self._exist:
-            for table in _TABLES:
-                self._connection.execute(table)
-            self._changed(1)
-
     def _changed(self, rows: int) -> None:
         if rows > 0:
             self._connection.execute(_COUNT)
@@ -152,17 +121,15 @@ class FileRoutes:
 
     def unbind(self, exchange: str, queue: str, pattern: str) -> None:
         """Remove a binding."""
-        if self._exist:
-            delete = "DELETE FROM bindings WHERE queue = ? AND exchange = ? AND pattern = ?"
-            self._changed(self._connection.execute(delete, (queue, exchange, pattern)).rowcount)
+        delete = "DELETE FROM bindings WHERE queue = ? AND exchange = ? AND pattern = ?"
+        self._changed(self._connection.execute(delete, (queue, exchange, pattern)).rowcount)
 
     def remove_queue(self, queue: str, *, lasting: bool, now: int) -> None:
         """Remove the bindings of a queue; it is not temporary any more.
 
-        A ``lasting`` one is noted as temporary for a while: then processes that have declared it
-        do not take it for one that was deleted by hand, which they would make again.
+        A ``lasting`` queue is noted as temporary for an hour, so that other processes that have
+        declared it see that it was deleted on purpose, and do not create it again.
         """
-        self._create_tables()
         execute = self._connection.execute
         execute("DELETE FROM temporary_queues WHERE name = ?", (queue,))
         self._changed(execute("DELETE FROM bindings WHERE queue = ?", (queue,)).rowcount)
@@ -173,29 +140,23 @@ class FileRoutes:
 
     def keep(self, queue: TemporaryQueue, now: int) -> None:
         """A temporary queue is used now; it is noted, with its bindings, if it was not."""
-        self._create_tables()
         self._connection.execute(_KEEP, (queue.name, queue.expires, now))
         rows = [(queue.name, binding.exchange, binding.pattern) for binding in queue.bindings]
         self._changed(self._connection.executemany(_BIND, rows).rowcount)
 
     def expiry_of(self, queue: str) -> int | None:
         """After how many milliseconds without use a queue is deleted; None: never."""
-        if not self._exist:
-            return None
         select = "SELECT expires FROM temporary_queues WHERE name = ?"
         found = self._connection.execute(select, (queue,)).fetchone()
-        return found[0] if found is not None and type(found[0]) is int else None
+        return None if found is None else found[0]
 
     def touch(self, queues: Collection[str], now: int, *, always: bool = False) -> None:
         """Queues are used now. Written only if it was not a moment ago, unless ``always``."""
-        if queues and self._exist:
-            rows = [(now, queue, always) for queue in queues]
-            self._connection.executemany(_TOUCH, rows)
+        rows = [(now, queue, always) for queue in queues]
+        self._connection.executemany(_TOUCH, rows)
 
     def expired(self, now: int) -> list[str]:
-        """Some of the queues that nobody has used for too long."""
-        if not self._exist:
-            return []
+        """Some of the temporary queues that no process has used within their time."""
         select = "SELECT name FROM temporary_queues WHERE used_at + expires <= ? LIMIT ?"
         rows = self._connection.execute(select, (now, _MOST_EXPIRED)).fetchall()
         return [name for (name,) in rows]

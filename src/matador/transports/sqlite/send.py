@@ -1,8 +1,10 @@
 """Stores messages: many rows in one statement, so that other threads can run meanwhile.
 
+A message that is published to an exchange is stored in every queue with a matching binding, or in
+none.
+
 Messages sent "once" have their ids stored in the same transaction. The ids are kept until the part
-of the scope that they belong to is sealed; then one small row remains. The tables for them are
-created on first use: most files never have them.
+of the scope that they belong to is sealed; then one small row remains.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from matador.errors import MatadorError
+from matador.errors import MatadorError, QueueNotFoundError
 from matador.model import job as names
 from matador.model.job import KEEP_NONE
 from matador.model.message import Headers, Message, Once
@@ -40,8 +42,9 @@ logger = logging.getLogger("matador.transports.sqlite")
 Row: TypeAlias = tuple[Any, ...]
 Item = TypeVar("Item")
 
-# A thread releases the interpreter for every statement, and waits to get it back while others are
-# busy: so many rows in a statement. Few sizes, so that prepared statements are reused.
+# A thread releases the interpreter for every statement, and waits to get it back while other
+# threads are busy. So a statement has many rows; there are few sizes, so that prepared statements
+# are reused.
 _SIZES = (64, 16, 4, 1)
 
 
@@ -76,15 +79,6 @@ _OLDEST = (
     f"WHERE queue = ? AND state <> {IN_FLIGHT} ORDER BY seq LIMIT ?)"
 )
 
-_ONCE_TABLES = (
-    """CREATE TABLE IF NOT EXISTS once_scopes (
-        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, sealed INTEGER NOT NULL DEFAULT -1
-    )""",
-    """CREATE TABLE IF NOT EXISTS once_ids (
-        scope INTEGER NOT NULL, batch INTEGER NOT NULL, id TEXT NOT NULL,
-        PRIMARY KEY (scope, batch, id)
-    ) WITHOUT ROWID""",
-)
 _ADD_ID = _of_each_size("INSERT INTO once_ids (scope, batch, id)", "(?1, ?2, ?)")
 _DELETED_AT_ONCE = 10_000  # ids
 
@@ -97,12 +91,12 @@ def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorEr
     run: list[Row] = []
     run_statements = _INSERT_PLAIN
     used: set[str] = set()
-    blocked: dict[tuple[int, str], bool] = {}
+    blocked: dict[tuple[int, bytes], bool] = {}
     queues = session.queues
     for index, message in enumerate(messages):
         queue = queues.get(message.queue)
         if queue is None:
-            if not message.queue.startswith(REPLY_PREFIX):  # else whoever asked is gone
+            if not message.queue.startswith(REPLY_PREFIX):  # else the caller has stopped waiting
                 outcomes[index] = no_such_queue(message.queue, queues, session.path)
             continue
         plain = message.delay <= 0 and message.priority is None and message.ordering_key is None
@@ -134,7 +128,7 @@ def make_row(
     session: WriterSession,
     queue: SqliteQueue,
     message: Message,
-    blocked: dict[tuple[int, str], bool],
+    blocked: dict[tuple[int, bytes], bool],
 ) -> Row:
     """The row for a message that is new in a queue.
 
@@ -145,9 +139,9 @@ def make_row(
     state, due = READY, None
     if message.delay > 0:
         state, due = DELAYED, session.clock.after(message.delay)
-    # Nothing waits for a dead letter.
-    key = None if queue.dead_letters else message.ordering_key
-    if key is not None:
+    key = None
+    if message.ordering_key is not None and not queue.dead_letters:  # nothing waits for a letter
+        key = message.ordering_key.encode()
         place = (queue.id, key)
         if place not in blocked:
             blocked[place] = session.connection.execute(_UNFINISHED, place).fetchone() is not None
@@ -161,11 +155,11 @@ def make_row(
     return (*where, *stored, job, limit_key(queue, message.headers))
 
 
-def limit_key(queue: SqliteQueue, headers: Headers) -> str | None:
+def limit_key(queue: SqliteQueue, headers: Headers) -> bytes | None:
     """The key of which so many jobs run at once, if a message has one and is a job."""
     if queue.jobs != JOBS or names.CONCURRENCY_KEY not in headers:
         return None
-    return str(headers[names.CONCURRENCY_KEY])
+    return str(headers[names.CONCURRENCY_KEY]).encode()
 
 
 def _kind_of_job(queue: SqliteQueue, message: Message) -> int:
@@ -221,6 +215,46 @@ def trim(session: WriterSession, queues: Iterable[SqliteQueue]) -> None:
                 queue.name,
                 queue.max_length,
             )
+
+
+# -- exchanges -------------------------------------------------------------------------------------
+
+
+def publish(
+    session: WriterSession, messages: Sequence[Message], exchange: str
+) -> list[list[str] | MatadorError]:
+    """Store copies in the transaction that looks up the bindings.
+
+    Returns, for each message, the queues that got it, or why none did.
+    """
+    table, known = session.routes.table, session.queues
+    found: dict[str, list[str] | MatadorError] = {}  # by key: nearly all have the same
+    outcomes: list[list[str] | MatadorError] = []
+    copies: list[Message] = []
+    for message in messages:
+        key = (message.properties.routing_key if message.properties is not None else None) or ""
+        queues = found.get(key)
+        if queues is None:
+            try:
+                queues = [name for name in table.queues(exchange, key) if name in known]
+            except QueueNotFoundError as error:
+                queues = error
+            found[key] = queues
+        if isinstance(queues, list):
+            for name in queues:
+                copies.append(msgspec.structs.replace(message, queue=name))  # noqa: PERF401 - nested
+        outcomes.append(queues)
+    results = store(session, copies)
+    if not any(results):
+        return outcomes
+    stored = iter(results)
+    for place, queues in enumerate(outcomes):
+        if isinstance(queues, list):
+            # The copies differ in their queue only: if one cannot be stored, none can.
+            errors = [error for error in [next(stored) for _ in queues] if error is not None]
+            if errors:
+                outcomes[place] = errors[0]
+    return outcomes
 
 
 # -- once -----------------------------------------------------------------------------------------
@@ -296,7 +330,5 @@ def seal(session: WriterSession, once: Once) -> bool:
 def _scope(session: WriterSession, name: str) -> tuple[int, int]:
     """The number of a scope, created if need be, and how far it is sealed."""
     execute = session.connection.execute
-    for table in _ONCE_TABLES:
-        execute(table)
     execute("INSERT INTO once_scopes (name) VALUES (?) ON CONFLICT DO NOTHING", (name,))
     return execute("SELECT id, sealed FROM once_scopes WHERE name = ?", (name,)).fetchone()

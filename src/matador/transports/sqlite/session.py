@@ -7,7 +7,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from matador.errors import ConfigurationError, QueueNotFoundError, StorageCorruptError
@@ -34,7 +34,7 @@ _OPEN_JOBS = (
     "INSERT INTO queues (name, dead_letters, priorities, jobs) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (name) DO UPDATE SET jobs = excluded.jobs"
 )
-_PUT_BACK_JOBS = "UPDATE queues SET jobs = ?, paused = ?, parked = ? WHERE name = ?"
+_CREATE_AGAIN = f"INSERT INTO queues ({_COLUMNS}, jobs, paused) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +50,17 @@ class SqliteQueue:
     retention: int | None
     jobs: int = NO_JOBS
     paused: bool = False
-    parked: bool = False
 
 
 def load_queues(connection: sqlite3.Connection, name: str | None = None) -> dict[str, SqliteQueue]:
     """All queues by name, or only the one with this name."""
     only, values = ("", ()) if name is None else (" WHERE name = ?", (name,))
-    rows = connection.execute(f"SELECT {_COLUMNS}, jobs, paused, parked FROM queues{only}", values)
+    rows = connection.execute(f"SELECT {_COLUMNS}, jobs, paused FROM queues{only}", values)
     return {
         name: SqliteQueue(
-            id_,
-            name,
-            bool(dead),
-            bool(priorities),
-            *(setting if type(setting) is int else None for setting in settings),
-            jobs=jobs if type(jobs) is int else NO_JOBS,
-            paused=bool(paused),
-            parked=bool(parked),
+            id_, name, bool(dead), bool(priorities), length, ttl, kept, jobs, bool(paused)
         )
-        for id_, name, dead, priorities, *settings, jobs, paused, parked in rows
-        if type(name) is str
+        for id_, name, dead, priorities, length, ttl, kept, jobs, paused in rows
     }
 
 
@@ -103,7 +94,7 @@ class WriterSession:
         self.clock = clock
         self.now = clock.now()
         self.queues: dict[str, SqliteQueue] = {}
-        self._declared: set[str] = set()  # created again if somebody deletes them
+        self._declared: set[str] = set()  # created again if another program deletes them
         self._temporary: dict[str, TemporaryQueue] = {}  # the same, while they are consumed here
         self._consumed: dict[str, set[object]] = {}  # temporary queues and their consumers
         self.routes = FileRoutes(connection)
@@ -243,14 +234,15 @@ class WriterSession:
         self.routes.touch([name], self.now, always=True)
 
     def keep_temporary(self) -> None:
-        """Say that temporary queues are used here, and delete those that nobody uses."""
+        """Renew the temporary queues that this process uses, and delete expired ones."""
         for name in self._consumed:
-            if name not in self.queues and name in self._temporary:  # this process had stopped
+            # It may have expired while this process was stopped.
+            if name not in self.queues and name in self._temporary:
                 self._make_temporary(self._temporary[name])
         self.routes.touch(self._consumed, self.now)
         for name in self.routes.expired(self.now):
             queue = self.queues.get(name)
-            if queue is not None and queue.jobs:  # somebody else made it a queue of jobs
+            if queue is not None and queue.jobs:  # created again since, as a queue of jobs
                 self.routes.remove_queue(name, lasting=False, now=self.now)
             else:
                 self.delete_queue(name)
@@ -285,13 +277,6 @@ class WriterSession:
             self.connection.execute("UPDATE queues SET paused = ? WHERE id = ?", row)
             self._reload()
 
-    def note_parked(self, queue: SqliteQueue, parked: bool) -> None:
-        """Note that jobs of a queue may be PARKED, or that none are."""
-        if queue.parked is not parked:
-            row = (parked, queue.id)
-            self.connection.execute("UPDATE queues SET parked = ? WHERE id = ?", row)
-            self._reload()
-
     def jobs(self, name: str) -> SqliteQueue:
         """A queue of jobs by its full name.
 
@@ -307,35 +292,21 @@ class WriterSession:
         """The dead letters of a queue of jobs.
 
         Raises:
-            QueueNotFoundError: somebody has deleted them, and nobody has opened the queue since.
+            QueueNotFoundError: another program has renamed or deleted them.
         """
         return self.queue(dead_letter_name(queue.name, "undeliverable"))
 
     def _reload(self) -> None:
-        """Read the queues, and create again those that somebody deleted by hand."""
+        """Read the queues, and create again those that another program has deleted."""
         before, self.queues = self.queues, load_queues(self.connection)
-        for name in self._declared & before.keys():
-            found = self.queues.get(name)
-            if found is None and self.routes.expiry_of(name) is not None:
+        for name in (self._declared & before.keys()) - self.queues.keys():
+            if self.routes.expiry_of(name) is not None:
                 self._declared.discard(name)  # deleted on purpose, by another process
                 continue
-            if found is None or found.id != before[name].id:
-                self._put_back(before[name], found)
-
-    def _put_back(self, queue: SqliteQueue, other: SqliteQueue | None) -> None:
-        """Give the messages of a deleted queue their queue again, by the same id if it is free."""
-        taken = any(one.id == queue.id for one in self.queues.values())
-        if other is None:
-            logger.warning("%s: queue %s was deleted; creating it again", self.path, queue.name)
-            settings = (queue.dead_letters, queue.priorities, queue.max_length, queue.ttl)
-            row = (None if taken else queue.id, queue.name, *settings, queue.retention)
-            self.connection.execute(_INSERT, row)
-            state = (queue.jobs, queue.paused, queue.parked, queue.name)
-            self.connection.execute(_PUT_BACK_JOBS, state)
+            logger.warning("%s: queue %s was deleted; creating it again", self.path, name)
+            _, *settings = astuple(before[name])
+            self.connection.execute(_CREATE_AGAIN, (None, *settings))
             self.queues = load_queues(self.connection)
-        elif not taken:  # another process has created it already: it gets the messages of ours
-            moved = (other.id, queue.id)
-            self.connection.execute("UPDATE messages SET queue = ? WHERE queue = ?", moved)
 
     def _lock(self) -> None:
         check_same_file(self.path, self._file)
@@ -345,10 +316,10 @@ class WriterSession:
 
 
 def check_same_file(path: Path, opened: tuple[int, int] | None) -> None:
-    """Is the file still the one that was opened? A deleted one could be used on, unnoticed.
+    """Check that the path still names the file that was opened: a deleted file stays usable.
 
     Raises:
-        StorageCorruptError: it is not.
+        StorageCorruptError: it names no file, or another one.
     """
     if file_identity(path) != opened:
         raise StorageCorruptError(
@@ -358,7 +329,7 @@ def check_same_file(path: Path, opened: tuple[int, int] | None) -> None:
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another one by the same name; None: there is none."""
+    """The identity of a file, whatever its name; None if there is no file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - half the time of Path.stat, once per transaction
     except OSError:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Sequence, Set
-from typing import cast
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, cast
 
 from matador.errors import MatadorError
+from matador.model import job as names
+from matador.model.job import KEEP_AN_HOUR, Keep
 from matador.model.message import (
     REASON_HEADER,
     Complete,
@@ -21,12 +23,24 @@ from matador.model.message import (
 from matador.model.topology import dead_letter_name
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
-from matador.transports.sqlite import finish, flows, send
-from matador.transports.sqlite.claim import EARLIER, GONE, handle_of, held, seq_list
-from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, FAILED_JOBS, JOBS, READY
+from matador.transports.kit.jobs import keep_of
+from matador.transports.sqlite import flows, send
+from matador.transports.sqlite.claim import EARLIER, LEASE_ENDED, handle_of, held, seq_list
+from matador.transports.sqlite.database import (
+    BLOCKED,
+    BRIEF_JOB,
+    DELAYED,
+    DONE,
+    FAILED_JOBS,
+    JOBS,
+    NEVER,
+    PLAIN_JOB,
+    READY,
+    SPECIAL_JOB,
+)
 from matador.transports.sqlite.errors import UNSTORABLE, translate
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
-from matador.transports.sqlite.wire import read_headers
+from matador.transports.sqlite.wire import read_headers, stored_key
 
 _COMPLETE = (
     "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? RETURNING seq"
@@ -38,7 +52,7 @@ _KEEP = (
 )
 _RELEASE = (
     f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE {READY} END, "
-    "due = NULL, token = NULL, deliveries = max(deliveries - 1, 0) "
+    "due = NULL, token = NULL, deliveries = deliveries - 1 "
     "WHERE seq IN (SELECT value FROM json_each(?))"
 )
 _RETRY = (
@@ -71,13 +85,13 @@ def settle(session: WriterSession, settlements: Sequence[Settlement]) -> list[Ma
     ):
         return _delete(session, settlements, handles)
     if all(type(one) is Complete and _is_job(session, one) for one in settlements):
-        return finish.complete(session, cast("Sequence[Complete]", settlements), handles)
+        return _complete_jobs(session, cast("Sequence[Complete]", settlements), handles)
     tokens = held(session, [seq for seq, _ in handles])
     batch = _SettleBatch(session)
     outcomes: list[MatadorError | None] = [None] * len(settlements)
     for index, (settlement, (seq, token)) in enumerate(zip(settlements, handles, strict=True)):
         if tokens.get(seq) != token:
-            outcomes[index] = lease_lost(settlement.receipt.queue, GONE)
+            outcomes[index] = lease_lost(settlement.receipt.queue, LEASE_ENDED)
             continue
         try:
             batch.add(settlement, seq)
@@ -120,13 +134,10 @@ def refilled(settlements: Sequence[Settlement], limited: Set[str] = frozenset())
 def _delete(
     session: WriterSession, settlements: Sequence[Settlement], handles: Sequence[tuple[int, int]]
 ) -> list[MatadorError | None]:
-    """The usual batch: everything is complete and nothing waits for it. One claim at a time."""
+    """The usual batch: all are complete, and no message waits for them. One claim at a time."""
     outcomes: list[MatadorError | None] = [None] * len(settlements)
-    claims: defaultdict[int, list[int]] = defaultdict(list)
-    for seq, token in handles:
-        claims[token].append(seq)
     gone: set[tuple[int, int]] = set()
-    for token, numbers in claims.items():
+    for token, numbers in _by_claim(handles).items():
         rows = session.connection.execute(_COMPLETE, (seq_list(numbers), token)).fetchall()
         gone.update((number, token) for (number,) in rows)
     if len(gone) < len(handles):
@@ -134,12 +145,20 @@ def _delete(
             if handle in gone:
                 gone.remove(handle)  # a second settlement of one delivery is refused
             else:
-                outcomes[index] = lease_lost(settlements[index].receipt.queue, GONE)
+                outcomes[index] = lease_lost(settlements[index].receipt.queue, LEASE_ENDED)
     return outcomes
 
 
+def _by_claim(handles: Sequence[tuple[int, int]]) -> Mapping[int, list[int]]:
+    """The rows of deliveries by the token of their claim."""
+    claims: defaultdict[int, list[int]] = defaultdict(list)
+    for seq, token in handles:
+        claims[token].append(seq)
+    return claims
+
+
 class _SettleBatch:
-    """Collects what can be done in one statement; does the rest at once."""
+    """Collects settlements that one statement can carry out, and carries out the rest at once."""
 
     def __init__(self, session: WriterSession) -> None:
         self._session = session
@@ -151,7 +170,7 @@ class _SettleBatch:
         self._filled: set[SqliteQueue] = set()
 
     def add(self, settlement: Settlement, seq: int) -> None:
-        """Take a settlement whose delivery is held.
+        """Add a settlement whose delivery is held.
 
         Raises:
             QueueNotFoundError: there is no queue for its successor; nothing was changed.
@@ -180,18 +199,18 @@ class _SettleBatch:
                 if queue.jobs == JOBS and settlement.kind == "undeliverable":
                     self._fail(queue, settlement, seq)
                 else:
-                    self._bury(settlement, seq)
+                    self._add_dead_letter(settlement, seq)
         if receipt.ordering_key is not None:
             self._freed.add((self._session.queue(receipt.queue).id, receipt.ordering_key))
 
     def finish(self) -> None:
-        """Do what was collected, then unblock the next message of each freed ordering key."""
+        """Carry out what was collected; unblock the next message of each freed ordering key."""
         session = self._session
         execute = session.connection.execute
         gone = self._moved
-        finish.complete_held(session, self._jobs)
+        _complete_held_jobs(session, self._jobs)
         for name, number in Counter(one.receipt.queue for one, _ in self._jobs).items():
-            finish.count(session, name, completed=number)
+            count_finished(session, name, completed=number)
         for name, numbers in self._finished.items():
             retention = session.queue(name).retention
             if retention is None:
@@ -203,11 +222,11 @@ class _SettleBatch:
         if self._released:
             execute(_RELEASE, (seq_list(self._released),))
         for queue_id, key in self._freed:
-            execute(_UNBLOCK, (session.now, queue_id, key))
+            execute(_UNBLOCK, (session.now, queue_id, stored_key(key)))
         send.trim(session, self._filled)
 
     def _retry_in_place(self, message: Message, seq: int) -> None:
-        # It keeps its place, so that later messages with its ordering key stay behind it.
+        # The message keeps its row, so that later ones with its ordering key stay behind it.
         session = self._session
         queue = session.queue(message.queue)
         state, due = READY, None
@@ -220,19 +239,19 @@ class _SettleBatch:
 
     def _fail(self, queue: SqliteQueue, settlement: DeadLetter, seq: int) -> None:
         self._session.failed_jobs(queue)  # before anything is changed
-        kept = finish.keeps_failed(self._session, seq)
+        kept = _keeps_failed_job(self._session, seq)
         if kept:
-            self._bury(settlement, seq)
+            self._add_dead_letter(settlement, seq)
         else:
             self._moved.append(seq)
-        finish.failed(self._session, queue, seq, settlement.reason, kept=kept)
+        _job_failed(self._session, queue, seq, settlement.reason, kept=kept)
 
     def _move_back(self, message: Message) -> None:
         queue = self._session.queue(message.queue)
         if queue.jobs == JOBS:
             flows.moved_back(self._session, queue, message)
 
-    def _bury(self, settlement: DeadLetter, seq: int) -> None:
+    def _add_dead_letter(self, settlement: DeadLetter, seq: int) -> None:
         if settlement.message is None:
             self._copy(settlement, seq)
         else:
@@ -263,3 +282,186 @@ class _SettleBatch:
             execute(_COPY, (queue.id, self._session.now, None, seq))
         self._filled.add(queue)
         self._moved.append(seq)
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+_COMPLETE_BRIEF = (
+    "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? "
+    f"AND job = {BRIEF_JOB} RETURNING seq"
+)
+_COMPLETE_PLAIN = (
+    f"UPDATE messages SET state = {DONE}, due = NULL, token = NULL, finished_at = ?, "
+    "expires_at = ? WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? "
+    f"AND job = {PLAIN_JOB} RETURNING seq"
+)
+_RESULT = "UPDATE messages SET result = ? WHERE seq = ?"
+_JOB_ROWS = "SELECT seq, id, headers FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
+_KEEP_JOB = (
+    f"UPDATE messages SET state = {DONE}, due = NULL, token = NULL, finished_at = ?, "
+    "expires_at = ?, result = ?, job = ? WHERE seq = ?"
+)
+_FREE_KEY = "DELETE FROM job_keys WHERE queue = ? AND key = ? AND id = ? AND until IS NULL"
+_COUNT_FINISHED = (
+    "UPDATE queues SET all_completed = all_completed + ?, all_failed = all_failed + ? "
+    "WHERE name = ?"
+)
+_FAILED = (
+    f"UPDATE messages SET job = {SPECIAL_JOB}, finished_at = ?, expires_at = ?, "
+    "(processed_at, progress) = (SELECT processed_at, progress FROM messages WHERE seq = ?) "
+    "WHERE seq = last_insert_rowid()"
+)
+_FINISHED = "SELECT seq FROM messages WHERE queue = ? AND finished_at IS NOT NULL"
+_SURPLUS = f"{_FINISHED} ORDER BY finished_at DESC LIMIT -1 OFFSET ?"  # in the index alone
+_OLDER = f"{_FINISHED} AND finished_at < ?"
+
+
+def _complete_jobs(
+    session: WriterSession, settlements: Sequence[Complete], handles: Sequence[tuple[int, int]]
+) -> list[MatadorError | None]:
+    """Complete deliveries of queues of jobs. Returns None or an error for each."""
+    outcomes: list[MatadorError | None] = [None] * len(settlements)
+    gone: set[tuple[int, int]] = set()
+    execute, until = session.connection.execute, flows.expiry(KEEP_AN_HOUR, session.now)
+    for token, numbers in _by_claim(handles).items():
+        all_ = seq_list(numbers)
+        plain = execute(_COMPLETE_PLAIN, (session.now, until, all_, token)).fetchall()
+        brief = (
+            execute(_COMPLETE_BRIEF, (all_, token)).fetchall() if len(plain) < len(numbers) else ()
+        )
+        gone.update((number, token) for rows in (plain, brief) for (number,) in rows)
+    results = [
+        (one.result, handle[0])
+        for one, handle in zip(settlements, handles, strict=True)
+        if one.result is not None and handle in gone
+    ]
+    if results:  # a brief one is gone by now
+        session.connection.executemany(_RESULT, results)
+    counted = Counter(one.receipt.queue for one in settlements)
+    if len(gone) < len(handles):
+        others: list[tuple[Complete, int]] = []
+        tokens = held(session, [seq for seq, token in handles if (seq, token) not in gone])
+        for index, (seq, token) in enumerate(handles):
+            if (seq, token) in gone:
+                gone.remove((seq, token))  # a second settlement of one delivery is refused
+            elif tokens.pop(seq, None) == token:
+                others.append((settlements[index], seq))
+            else:
+                queue = settlements[index].receipt.queue
+                counted[queue] -= 1
+                outcomes[index] = lease_lost(queue, LEASE_ENDED)
+        _complete_held_jobs(session, others)
+    for name, number in counted.items():
+        count_finished(session, name, completed=number)
+    return outcomes
+
+
+def _complete_held_jobs(session: WriterSession, items: Sequence[tuple[Complete, int]]) -> None:
+    """Complete jobs that are held, whatever they are: settlements and row numbers.
+
+    Does not count them.
+    """
+    by_queue: defaultdict[str, list[tuple[int, bytes | None]]] = defaultdict(list)
+    for settlement, seq in items:
+        by_queue[settlement.receipt.queue].append((seq, settlement.result))
+    for name, done in by_queue.items():
+        _complete_jobs_of(session, session.queue(name), done)
+
+
+def _complete_jobs_of(
+    session: WriterSession, queue: SqliteQueue, done: Sequence[tuple[int, bytes | None]]
+) -> None:
+    execute, executemany = session.connection.execute, session.connection.executemany
+    rows = execute(_JOB_ROWS, (seq_list([seq for seq, _ in done]),))
+    found = {seq: (id_, read_headers(stored)[0]) for seq, id_, stored in rows}
+    gone: list[int] = []
+    kept: list[tuple[Any, ...]] = []
+    keeps: set[Keep] = set()
+    keys: list[tuple[int, str, str]] = []
+    parents: list[str] = []
+    children: list[tuple[str, str, bytes | None]] = []
+    for seq, result in done:
+        job_id, headers = found[seq]
+        keep = keep_of(headers, "completed")
+        if keep.nothing:
+            gone.append(seq)
+        else:
+            kind = SPECIAL_JOB
+            if keep == KEEP_AN_HOUR:
+                kind = PLAIN_JOB  # the sweep keeps only so many of these
+            else:
+                keeps.add(keep)
+            kept.append((session.now, flows.expiry(keep, session.now), result, kind, seq))
+        if names.UNIQUE in headers:
+            keys.append((queue.id, str(headers[names.UNIQUE]), job_id))
+        if names.PARENT in headers:
+            children.append((str(headers[names.PARENT]), job_id, result))
+        if names.CHILDREN in headers:
+            parents.append(job_id)
+    if gone:
+        execute(_DELETE, (seq_list(gone),))
+    executemany(_KEEP_JOB, kept)
+    executemany(_FREE_KEY, keys)
+    flows.completed(session, queue, children)
+    flows.forget(session, queue, parents)
+    for keep in keeps:
+        _trim_jobs(session, queue, queue, keep)
+
+
+def _job_failed(
+    session: WriterSession, queue: SqliteQueue, seq: int, reason: str, *, kept: bool
+) -> None:
+    """A job has failed for good. If it is kept, its dead letter was the last row inserted."""
+    execute = session.connection.execute
+    ((_, job_id, stored),) = execute(_JOB_ROWS, (seq_list([seq]),)).fetchall()
+    headers, _ = read_headers(stored)
+    keep = keep_of(headers, "failed")
+    letters = session.failed_jobs(queue)
+    if kept:
+        execute(_FAILED, (session.now, flows.expiry(keep, session.now), seq))
+        _trim_jobs(session, queue, letters, keep)
+    elif names.CHILDREN in headers:
+        flows.forget(session, queue, [job_id])
+    free_key(session, queue, job_id, headers)
+    number = 1 + flows.failed(session, queue, job_id, headers, reason)
+    count_finished(session, queue.name, failed=number)
+
+
+def _keeps_failed_job(session: WriterSession, seq: int) -> bool:
+    """Is this job to be kept when it fails?"""
+    (row,) = session.connection.execute(_JOB_ROWS, (seq_list([seq]),)).fetchall()
+    return not keep_of(read_headers(row[2])[0], "failed").nothing
+
+
+def free_key(session: WriterSession, queue: SqliteQueue, job_id: str, headers: Headers) -> None:
+    """Free the unique key of a job that is finished or removed, unless the key has a window."""
+    if names.UNIQUE in headers:
+        key = str(headers[names.UNIQUE])
+        session.connection.execute(_FREE_KEY, (queue.id, key, job_id))
+
+
+def count_finished(
+    session: WriterSession, queue: str, *, completed: int = 0, failed: int = 0
+) -> None:
+    """Add to the numbers of all jobs that have completed and failed."""
+    if completed or failed:
+        session.connection.execute(_COUNT_FINISHED, (completed, failed, queue))
+
+
+def _trim_jobs(session: WriterSession, queue: SqliteQueue, where: SqliteQueue, keep: Keep) -> None:
+    """Delete the oldest of the finished jobs that are more, or older, than ``keep`` says.
+
+    ``where`` is the queue of jobs itself for completed ones, or its dead letters.
+    """
+    execute = session.connection.execute
+    old: list[int] = []
+    if keep.count is not None:
+        old += [seq for (seq,) in execute(_SURPLUS, (where.id, min(keep.count, NEVER)))]
+    if keep.age is not None:
+        before = session.now - flows.milliseconds(keep.age)
+        old += [seq for (seq,) in execute(_OLDER, (where.id, before))]
+    if old and where is not queue:  # a failed job may have results that it waited for
+        rows = execute(_JOB_ROWS, (seq_list(old),))
+        flows.forget(session, queue, [id_ for _, id_, _ in rows])
+    if old:
+        execute(_DELETE, (seq_list(old),))

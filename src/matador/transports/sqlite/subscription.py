@@ -16,9 +16,9 @@ from matador.transports.sqlite.session import SqliteQueue, WriterSession
 
 
 class SqliteSubscription(BaseSubscription):
-    """See ``matador.transports.base.Subscription``. ``lease`` is in milliseconds.
+    """Claims messages of one queue for its receiver. ``lease`` is in milliseconds.
 
-    ``consumer``: keeps a temporary queue; None if it is not temporary.
+    ``consumer``: the user of a temporary queue, which keeps it; None if it is not temporary.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SqliteSubscription(BaseSubscription):
 
     @property
     def limits_keys(self) -> bool:
-        """Whoever finishes a job may make room for another one with its key."""
+        """Whether the end of a job may make another one with its key ready."""
         return self._limits.per_key is not None
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
@@ -106,7 +106,7 @@ class SqliteSubscription(BaseSubscription):
         await self.pause()
 
     async def pause(self) -> None:
-        """See ``Pausing``: what a cancelled ``receive`` claims goes back."""
+        """Stop receiving; give back what a cancelled ``receive`` has claimed."""
         pending, self._claim = self._claim, None
         if pending is not None:
             (found,) = await pending
@@ -120,7 +120,7 @@ class SqliteSubscription(BaseSubscription):
         await self._give_back(deliveries)
 
     async def _keep(self, found: Claim, limit: int) -> Sequence[Delivery]:
-        # Both cases happen only to what a cancelled receive() left behind.
+        # Both cases happen only to the claim of a cancelled receive().
         kept = found.deliveries[:limit]
         if self._connection.clock.now() > found.held_until - self._lease // 2:
             kept = []  # too old to be worked on safely
@@ -130,7 +130,7 @@ class SqliteSubscription(BaseSubscription):
 
 
 class SqliteReplies(SqliteSubscription):
-    """Replies: deleted in the transaction that claims them, because nobody settles them."""
+    """Replies are deleted in the transaction that claims them: they are never settled."""
 
     def _work(self, session: WriterSession, limit: int) -> Claim:
         found = super()._work(session, limit)
@@ -149,4 +149,4 @@ class SqliteReplies(SqliteSubscription):
         return found.deliveries  # they are nowhere else
 
     async def _return(self, deliveries: Sequence[Delivery]) -> None:
-        """They are dropped: nobody waits for them any more."""
+        """Drop them: their callers have stopped waiting."""

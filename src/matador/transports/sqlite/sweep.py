@@ -8,12 +8,9 @@ import time
 from matador.model.job import KEEP_AN_HOUR
 from matador.model.topology import dead_letter_name
 from matador.transports.sqlite.database import (
-    DELAYED,
     DONE,
     IN_FLIGHT,
     JOBS,
-    NEVER,
-    PARKED,
     PLAIN_JOB,
     READY,
     log_size,
@@ -55,31 +52,6 @@ _CHILDREN_OF = (
     "(SELECT substr(name, 1, length(name) - ?) FROM queues WHERE id = ?)) AND parent = ?"
 )
 _SUFFIX = len(dead_letter_name("", "undeliverable"))
-# Rows that another program wrote with an unknown state, or a due time that is not a time. In SQLite
-# NULL sorts before every number, text and bytes after.
-_IN_NO_STATE = (
-    f"state < {READY}",
-    *(f"state > {known} AND state < {known + 1}" for known in range(READY, PARKED)),
-    f"state > {PARKED}",
-)
-_NEVER_DUE = tuple(
-    f"{waiting(state)} AND {due}"
-    for state in (DELAYED, IN_FLIGHT)
-    for due in ("due IS NULL", f"due >= {NEVER}")
-)
-_STRAYS = " UNION ALL ".join(
-    f"SELECT seq FROM messages WHERE queue = ?1 AND state <> {READY} AND {stray}"
-    for stray in (*_IN_NO_STATE, *_NEVER_DUE)
-)
-_TAKE_IN_PARKED = f"UPDATE messages SET state = {READY} WHERE queue = ? AND {waiting(PARKED)}"
-_TAKE_IN = f"UPDATE messages SET state = {READY}, due = NULL, token = NULL WHERE seq IN ({_STRAYS})"
-
-
-def take_in_strays(session: WriterSession, queue: SqliteQueue) -> int:
-    """Make rows ready that would never become ready by themselves. Returns how many."""
-    execute = session.connection.execute
-    parked = 0 if queue.parked else execute(_TAKE_IN_PARKED, (queue.id,)).rowcount
-    return parked + execute(_TAKE_IN, (queue.id,)).rowcount
 
 
 def sweep_expired(session: WriterSession, queue: SqliteQueue) -> int:
@@ -120,7 +92,7 @@ def purge(session: WriterSession, queue: SqliteQueue) -> int:
     ).rowcount
 
 
-class Caretaker:
+class Maintenance:
     """Decides when the writer cleans up the file. Used by the writer's thread only."""
 
     def __init__(self) -> None:
@@ -129,12 +101,12 @@ class Caretaker:
         self._last_work = 0.0
         self._log_used = False
 
-    def worked(self) -> None:
+    def note_work(self) -> None:
         """The writer has done some work."""
         self._last_work = time.monotonic()
         self._log_used = True
 
-    def patience(self, session: WriterSession) -> float:
+    def seconds_to_wait(self, session: WriterSession) -> float:
         """Seconds until the next clean-up."""
         at = self._next(session)
         if self._log_used:
@@ -145,7 +117,7 @@ class Caretaker:
         """When to look again. Temporary queues must be kept well before they expire."""
         return min(self._next_look, self._last_look + session.shortest_expiry() / 3)
 
-    def look_after(self, session: WriterSession) -> None:
+    def run_if_due(self, session: WriterSession) -> None:
         """Sweep, release free pages, fold in the log: whatever is due, a part of each.
 
         Raises:
@@ -158,13 +130,13 @@ class Caretaker:
         # Set first: what fails now must not be tried again at once.
         self._next_look, self._last_look = now + _INTERVAL, now
         self._log_used = self._log_used and not quiet
-        if _bite(session):
+        if _sweep_part(session):
             self._next_look = now
         elif quiet or log_size(session.path) > _LARGE_LOG:
-            _fold_in_log(session.connection)
+            _checkpoint_log(session.connection)
 
 
-def _bite(session: WriterSession) -> bool:
+def _sweep_part(session: WriterSession) -> bool:
     """Sweep and release a part. Returns whether there is more to do."""
     session.begin()
     try:
@@ -177,18 +149,17 @@ def _bite(session: WriterSession) -> bool:
                 sweep_forgotten(session, queue),
                 sweep_surplus(session, queue),
             )
-            take_in_strays(session, queue)
         if swept:
             session.clock.remember(session.connection)
-        given_back = _give_back_pages(session.connection)
+        released = _release_pages(session.connection)
         session.commit()
     except BaseException:
         session.rollback()
         raise
-    return swept == _CHUNK or given_back
+    return swept == _CHUNK or released
 
 
-def _give_back_pages(connection: sqlite3.Connection) -> bool:
+def _release_pages(connection: sqlite3.Connection) -> bool:
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     if free < _FEW_FREE_PAGES or free * 2 < pages:
@@ -198,7 +169,7 @@ def _give_back_pages(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def _fold_in_log(connection: sqlite3.Connection) -> None:
+def _checkpoint_log(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA busy_timeout = {_SHORT_WAIT}")
     try:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

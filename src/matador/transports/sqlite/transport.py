@@ -33,13 +33,13 @@ from matador.transports.kit.errors import cannot_pause_letters
 from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.replies import REPLY_PREFIX
-from matador.transports.sqlite import browse, claim, doctor, publish, send, settle, sweep
+from matador.transports.sqlite import browse, claim, doctor, send, settle, sweep
 from matador.transports.sqlite.clock import DatabaseClock, Machine
 from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.database import Synchronous
 from matador.transports.sqlite.errors import translate
+from matador.transports.sqlite.jobs import SqliteJobs
 from matador.transports.sqlite.options import SqliteOptions, read_url
-from matador.transports.sqlite.provider import SqliteJobs
 from matador.transports.sqlite.routes import TemporaryQueue
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.subscription import SqliteReplies, SqliteSubscription
@@ -49,7 +49,7 @@ _REPLIES_EXPIRE = 60_000  # ms; the replies of a process that was killed are kep
 
 
 class SqliteTransport(SqliteJobs):
-    """Messages in an SQLite file: no server, several processes, nothing lost. See ``Transport``.
+    """Messages in an SQLite file: no server, several processes, nothing lost.
 
     One thread does all the writing, and puts whatever is pending into one transaction. Another
     process is woken within about 10 ms. The file must be on a local disk. A process must not fork
@@ -187,7 +187,7 @@ class SqliteTransport(SqliteJobs):
     # -- sending and receiving ---------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. ``exact`` queues are created too."""
+        """Create the queues of a topology, ``exact`` ones too."""
         notes = await self._connected.write(lambda session: session.declare(topology))
         return [*ignored_arguments(topology), *notes]
 
@@ -197,7 +197,7 @@ class SqliteTransport(SqliteJobs):
         return outcomes
 
     async def subscribe(self, queue: str, *, prefetch: int) -> SqliteSubscription:
-        """See ``Transport``. ``prefetch`` is ignored: nothing is claimed in advance."""
+        """Receive from a queue. ``prefetch`` is ignored: nothing is claimed in advance."""
         return await self._subscribe(SqliteSubscription, queue)
 
     async def _subscribe(self, kind: type[SqliteSubscription], queue: str) -> SqliteSubscription:
@@ -217,7 +217,7 @@ class SqliteTransport(SqliteJobs):
         return subscription
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. Each settlement is carried out in one transaction."""
+        """Carry out settlements, each in one transaction."""
         outcomes = await self._connected.writer.submit(settle.settle, settlements)
         limited = {one.queue for one in self._subscriptions if one.limits_keys}
         self._wake(settle.refilled(settlements, limited))
@@ -253,7 +253,7 @@ class SqliteTransport(SqliteJobs):
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``. Reads a page at a time."""
+        """Unfinished messages, read a page at a time."""
         position = _start(after)
         left = limit
         while left is None or left > 0:
@@ -290,14 +290,11 @@ class SqliteTransport(SqliteJobs):
         return await self._connected.read_all(look)
 
     async def paused(self, queues: Sequence[str]) -> Sequence[bool | None]:
-        """See ``MeasuringMany``."""
         return await self._connected.read_all(
             lambda _, known, __: [known[one].paused if one in known else None for one in queues]
         )
 
     async def pause_queue(self, queue: str) -> None:
-        """See ``QueuePausing``. A claim looks at the table of queues, which it has read anyway."""
-
         def pause(session: WriterSession) -> None:
             found = session.queue(queue)
             if found.dead_letters:
@@ -307,7 +304,7 @@ class SqliteTransport(SqliteJobs):
         await self._connected.write(pause)
 
     async def resume_queue(self, queue: str) -> None:
-        """See ``QueuePausing``. Other processes see that the file has changed."""
+        """End a pause. Other processes notice that the file has changed."""
         await self._connected.write(lambda session: session.pause(session.queue(queue), False))
         self._wake({queue})
 
@@ -329,22 +326,22 @@ class SqliteTransport(SqliteJobs):
     async def send_once(
         self, messages: Sequence[Message], once: Once
     ) -> Sequence[MatadorError | None]:
-        """See ``Deduplicating``. Ids are stored in the same transaction as the messages."""
+        """Send messages that are new. Their ids are stored in the same transaction."""
         work = partial(send.store_once, once=once)
         outcomes = await self._connected.writer.submit(work, messages)
         self._wake({message.queue for message in messages if message.delay <= 0})
         return outcomes
 
     async def seal(self, once: Once) -> None:
-        """See ``Deduplicating``. Ids are deleted a few at a time, so that nobody waits long."""
+        """End a part of a scope. Ids are deleted a few at a time, between other transactions."""
         while await self._connected.write(partial(send.seal, once=once)):
             pass
 
     async def publish(
         self, exchange: str, messages: Sequence[Message]
     ) -> Sequence[int | MatadorError]:
-        """See ``Routing``. The copies of a message are stored in one transaction."""
-        work = partial(publish.publish, exchange=exchange)
+        """Publish messages. The copies of a message are stored in one transaction."""
+        work = partial(send.publish, exchange=exchange)
         outcomes = await self._connected.writer.submit(work, messages)
         reached = [one for one in outcomes if isinstance(one, list)]
         self._wake({queue for queues in reached for queue in queues})
@@ -358,7 +355,7 @@ class SqliteTransport(SqliteJobs):
         self._wake({queue})
 
     async def reply_address(self) -> str:
-        """See ``Replying``: a temporary queue of this transport."""
+        """A temporary queue of this transport."""
         connection = self._connected
         if self._replies is None:
             queue = TemporaryQueue(f"{REPLY_PREFIX}{uuid4()}", _REPLIES_EXPIRE)
@@ -376,11 +373,11 @@ class SqliteTransport(SqliteJobs):
         return None if self._path.exists() else str(self._path)
 
     def examine_storage(self) -> Sequence[Finding]:
-        """See ``LocalStorage``: permissions, free space, the size of the log."""
+        """Permissions, free space, the size of the log."""
         return list(doctor.examine_file(self._path))
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``: the clock of the file against that of the machine."""
+        """The clock of the file against that of the machine."""
         self._require_connected()
         return await asyncio.to_thread(lambda: list(doctor.examine_clock(self._path)))
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 from matador.errors import MatadorError, StorageLockedError
 from matador.transports.sqlite.errors import is_whole, translate
 from matador.transports.sqlite.session import WriterSession
-from matador.transports.sqlite.sweep import Caretaker
+from matador.transports.sqlite.sweep import Maintenance
 
 logger = logging.getLogger("matador.transports.sqlite")
 
@@ -26,8 +26,8 @@ Work: TypeAlias = Callable[[WriterSession, Sequence[Item]], Sequence[Outcome]]
 
 
 @dataclass(slots=True, eq=False)
-class _WriteJob:
-    """A batch for the writer; each item has its own outcome."""
+class _Batch:
+    """Items for the writer; each has its own outcome."""
 
     work: Work[Any, Any]
     items: Sequence[Any]
@@ -36,16 +36,16 @@ class _WriteJob:
 
 
 class Writer:
-    """Runs jobs in its own thread, in order, many in one transaction.
+    """Runs batches in its own thread, in order, many in one transaction.
 
-    If a job fails, the transaction is rolled back, and every item of the group is tried again in a
-    transaction of its own. The methods belong to the event loop.
+    If a batch fails, the transaction is rolled back, and every item of the group is tried again in
+    a transaction of its own. The methods belong to the event loop.
     """
 
     def __init__(self, open_session: Callable[[], WriterSession], name: str) -> None:
         self._open_session: Callable[[], WriterSession] | None = open_session
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[_WriteJob | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -63,7 +63,7 @@ class Writer:
 
     def abandon(self) -> None:
         """Let the thread end, whether or not the database is open, without waiting for it."""
-        self._jobs.put(None)
+        self._batches.put(None)
 
     def submit(
         self, work: Work[Item, Outcome], items: Sequence[Item]
@@ -71,12 +71,12 @@ class Writer:
         """Put a batch in the next transaction. The future never has an exception: the outcome of an
         item that fails is its error. Cancelling the future undoes nothing."""
         future: asyncio.Future[Sequence[Outcome | MatadorError]] = self._loop.create_future()
-        self._jobs.put(_WriteJob(work, items, future))
+        self._batches.put(_Batch(work, items, future))
         return future
 
     async def stop(self) -> None:
         """Finish what has been submitted, then close the database."""
-        self._jobs.put(None)
+        self._batches.put(None)
         await asyncio.shield(self._ended)
 
     # -- the writer's thread -----------------------------------------------------------------
@@ -89,41 +89,41 @@ class Writer:
                 session = open_session()
             del open_session  # it knows the connection, which ends this thread when it is collected
         except BaseException as error:  # noqa: BLE001 - raised again by start()
-            self._tell(_finish, self._opened, error)
+            self._call_on_loop(_finish, self._opened, error)
             return
-        self._tell(_finish, self._opened)
-        caretaker = Caretaker()
+        self._call_on_loop(_finish, self._opened)
+        maintenance = Maintenance()
         stopping = False
         while not stopping:
-            jobs, stopping = self._pending(caretaker.patience(session))
-            if jobs:
+            batches, stopping = self._pending(maintenance.seconds_to_wait(session))
+            if batches:
                 with self.at_work:
-                    _carry_out(session, jobs)
-                self._tell(_resolve, jobs)
-                caretaker.worked()
+                    _run_batches(session, batches)
+                self._call_on_loop(_resolve, batches)
+                maintenance.note_work()
             if not stopping:
                 with self.at_work:
-                    _look_after(caretaker, session)
+                    _maintain(maintenance, session)
         with self.at_work, _logged(session, "could not close the file cleanly"):
             session.close()
-        self._tell(_finish, self._ended)
+        self._call_on_loop(_finish, self._ended)
 
-    def _pending(self, patience: float) -> tuple[list[_WriteJob], bool]:
-        jobs: list[_WriteJob] = []
+    def _pending(self, seconds_to_wait: float) -> tuple[list[_Batch], bool]:
+        batches: list[_Batch] = []
         try:
-            job = self._jobs.get(timeout=patience)
-            while job is not None:
-                jobs.append(job)
-                job = self._jobs.get_nowait()
+            batch = self._batches.get(timeout=seconds_to_wait)
+            while batch is not None:
+                batches.append(batch)
+                batch = self._batches.get_nowait()
         except queue.Empty:
-            return jobs, False
-        return jobs, True
+            return batches, False
+        return batches, True
 
-    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
+    def _call_on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
-            # The loop was closed without a disconnect: nobody is waiting.
+            # The loop was closed without a disconnect: no task waits for the outcome.
             logger.debug("the event loop is closed", exc_info=True)
 
 
@@ -146,33 +146,33 @@ def _resume_all() -> None:
 os.register_at_fork(before=_pause_all, after_in_parent=_resume_all, after_in_child=_resume_all)
 
 
-def _carry_out(session: WriterSession, jobs: Sequence[_WriteJob]) -> None:
-    error = _attempt(session, jobs)
+def _run_batches(session: WriterSession, batches: Sequence[_Batch]) -> None:
+    error = _run_in_one_transaction(session, batches)
     if error is None:
         return
     failure = translate(error, session.path) if is_whole(error) else None
-    for job in jobs:
+    for batch in batches:
         outcomes: list[Any] = []
-        for item in job.items:  # each in a transaction of its own, unless that is futile
+        for item in batch.items:  # each in a transaction of its own, unless that is futile
             outcome = failure
             if failure is None:
-                alone = _WriteJob(job.work, [item], job.future)
-                error = _attempt(session, [alone])
+                alone = _Batch(batch.work, [item], batch.future)
+                error = _run_in_one_transaction(session, [alone])
                 if error is None:
                     (outcome,) = alone.outcomes
                 else:
                     outcome = translate(error, session.path)
                     failure = outcome if is_whole(error) else None
             outcomes.append(outcome)
-        job.outcomes = outcomes
+        batch.outcomes = outcomes
 
 
-def _attempt(session: WriterSession, jobs: Sequence[_WriteJob]) -> Exception | None:
-    """Do jobs in one transaction. Returns why it was rolled back, or None."""
+def _run_in_one_transaction(session: WriterSession, batches: Sequence[_Batch]) -> Exception | None:
+    """Do batches in one transaction. Returns why it was rolled back, or None."""
     try:
         session.begin()
-        for job in jobs:
-            job.outcomes = job.work(session, job.items)
+        for batch in batches:
+            batch.outcomes = batch.work(session, batch.items)
         session.commit()
     except Exception as error:  # noqa: BLE001 - becomes the outcome of the items concerned
         with _logged(session, "could not roll back a failed transaction"):
@@ -190,10 +190,10 @@ def _logged(session: WriterSession, failure: str) -> Generator[None]:
         logger.warning("%s: %s", session.path, failure, exc_info=True)
 
 
-def _look_after(caretaker: Caretaker, session: WriterSession) -> None:
+def _maintain(maintenance: Maintenance, session: WriterSession) -> None:
     try:
-        caretaker.look_after(session)
-    except Exception as error:  # noqa: BLE001 - the writer and the caretaker go on
+        maintenance.run_if_due(session)
+    except Exception as error:  # noqa: BLE001 - the writer and the maintenance go on
         # It is normal that other processes are busy.
         busy = isinstance(translate(error, session.path), StorageLockedError)
         level = logging.DEBUG if busy else logging.WARNING
@@ -212,7 +212,7 @@ def _finish(future: asyncio.Future[None], error: BaseException | None = None) ->
         future.set_exception(error)
 
 
-def _resolve(jobs: Sequence[_WriteJob]) -> None:
-    for job in jobs:
-        if not job.future.done():
-            job.future.set_result(job.outcomes)
+def _resolve(batches: Sequence[_Batch]) -> None:
+    for batch in batches:
+        if not batch.future.done():
+            batch.future.set_result(batch.outcomes)
