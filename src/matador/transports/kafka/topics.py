@@ -160,7 +160,10 @@ class Topics:
         names = TopicCollection(list(topics))
         return await self._client.ask(lambda admin: admin.describe_topics(names))
 
-    async def _create(self, topics: Sequence[str]) -> None:
+    async def _create(self, topics: Sequence[str]) -> set[str]:
+        """Create declared topics. Returns those that exist already: another program has created
+        them a moment ago."""
+        existing: set[str] = set()
         replication = self._address.replication or -1
         new = [
             NewTopic(one, self._declared[one][0], replication, config=dict(self._declared[one][1]))
@@ -179,7 +182,9 @@ class Topics:
                         f"Kafka: the topic {topic!r} cannot be created: {outcome}; create it "
                         f"yourself, or check the options partitions and replication"
                     ) from outcome
+                existing.add(topic)
         await self._wait_until_led(topics)
+        return existing
 
     async def _wait_until_led(self, topics: Sequence[str]) -> None:
         """Wait until all brokers know new topics, and their partitions accept records.
@@ -236,8 +241,7 @@ class Topics:
         if missing and not self._address.create:
             raise queue_not_found(missing[0], self._client.where)
         if missing:
-            await self._raise_limits(topology, missing)
-            await self._create(missing)
+            await self._create_all(topology, missing)
         for topic in wanted:
             self.forget(topic)
             one = found[topic]
@@ -251,16 +255,23 @@ class Topics:
             await self._introduce(topic_name(topology.full_name(queue.name)))
         return list(_notes(topology))
 
-    async def _raise_limits(self, topology: Topology, missing: Sequence[str]) -> None:
-        """Let new topics of delayed messages and dead letters accept whatever an existing queue
-        accepts."""
-        letters: dict[str, list[str]] = {}
-        for queue, _, full_name in topology.dead_letter_names():
-            letters.setdefault(queue.name, []).append(topic_name(full_name))
+    async def _create_all(self, topology: Topology, missing: Sequence[str]) -> None:
+        """Create topics. Those of delayed messages and dead letters must accept whatever the queue
+        of another program accepts, so the queues come first."""
+        companions: dict[str, list[str]] = {}
         for queue in topology.queues:
             name = topic_name(topology.full_name(queue.name))
-            new = {delayed_topic(name), *letters.get(queue.name, ())}.intersection(missing)
-            if not new or name in missing:
+            companions[name] = [delayed_topic(name)]
+        for queue, _, full_name in topology.dead_letter_names():
+            name = topic_name(topology.full_name(queue.name))
+            companions[name].append(topic_name(full_name))
+        created = [topic for topic in missing if topic in companions]
+        if created:
+            existing = await self._create(created)
+            created = [topic for topic in created if topic not in existing]
+        for name, topics in companions.items():
+            new = set(topics).intersection(missing)
+            if not new or name in created:
                 continue
             await self._wait_until_led([name])  # another process may be creating it
             found = await self._client.settings_of(ConfigResource(ResourceType.TOPIC, name))
@@ -269,6 +280,8 @@ class Topics:
                 partitions, settings = self._declared[topic]
                 if limit > int(settings[_SIZE_LIMIT]):
                     self._declared[topic] = partitions, {**settings, _SIZE_LIMIT: str(limit)}
+        if rest := [topic for topic in missing if topic not in companions]:
+            await self._create(rest)
 
     async def _introduce(self, topic: str) -> None:
         """Make the producer look up a topic now: the first message would wait half a second."""
