@@ -1,8 +1,10 @@
 """Messages that a consumer has read and not finished: buffered, in line for a key, or in flight.
 
-A delivery is counted, and the count committed, before a receiver gets the message: a message that
-kills its worker must be recognized. That costs a commit. While handlers are quick, the buffer
-counts the next messages in advance, together with the settlements, so that no receiver waits.
+A delivery is counted, because a message that kills its worker must be recognized. If an earlier
+owner of the partition may have delivered the message, the count is committed before a receiver gets
+it. While handlers are quick, the buffer counts the next messages in advance, together with the
+settlements, so that no receiver waits. The receiver of a newer message never waits: its count is
+committed a moment later, see ``progress``. Both need the permission of the runtime.
 
 Messages with one ordering key stand in line. Only the first of a line is delivered, or waits until
 it is due; its successor takes its place.
@@ -32,6 +34,7 @@ from matador.transports.kit.wakeup import Waiters
 _MAX_COUNTED_AGE = 1.0  # seconds that a counted message waits for a receiver
 _BUSY_BATCH = 8
 _CLOCK_RETRY = 0.02
+_COUNT_WITHIN = 0.005
 
 _Requests: TypeAlias = list[asyncio.Future[Outcome]]
 
@@ -194,6 +197,7 @@ class Buffer:
 
     Attributes:
         ahead: how many messages may be counted before a receiver asks for them.
+        defers_counts: whether the counts of new messages may be committed after the delivery.
         waiters: the receivers that wait for messages.
         lines: the lines of the ordering keys.
     """
@@ -210,6 +214,7 @@ class Buffer:
         self.queue = queue
         self.commits = commits
         self.ahead = 0
+        self.defers_counts = False
         self.waiters = Waiters()
         self.lines = _KeyLines()
         self._client = client
@@ -221,6 +226,7 @@ class Buffer:
         self._counted: deque[LeasedMessage] = deque()
         self._counting: asyncio.Task[None] | None = None
         self._waiting_for_count: list[asyncio.Future[bool]] = []
+        self._uncommitted: set[Partition] = set()  # with counts that no commit has yet
         self._age_checked = False
         self._taken_at = 0.0
         self._taken = 0
@@ -326,7 +332,10 @@ class Buffer:
     # -- receiving ---------------------------------------------------------------------------------
 
     def take(self, limit: int) -> list[LeasedMessage]:
-        """Take up to ``limit`` counted messages, and start to count the next ones if allowed."""
+        """Take up to ``limit`` messages that may be delivered at once.
+
+        Starts to count the next ones if that is allowed.
+        """
         taken: list[LeasedMessage] = []
         counted = self._counted
         while counted and len(taken) < limit:
@@ -338,7 +347,30 @@ class Buffer:
             self._taken = len(taken)
             if self.ahead and 2 * len(counted) <= self.ahead:  # small batches cost most
                 self.start_counting(self.ahead - len(counted))
+        elif self.defers_counts and self._counting is None:
+            taken = self._take_fresh(limit)
         return taken
+
+    def _take_fresh(self, limit: int) -> list[LeasedMessage]:
+        """Take messages that no earlier owner can have delivered; commit their counts soon."""
+        taken: list[LeasedMessage] = []
+        ready = self._ready
+        while ready and len(taken) < limit and _is_fresh(ready[0]):
+            message = ready.popleft()
+            partition = message.partition
+            if message.is_held and not partition.leaving:
+                assert partition.progress is not None
+                message.count = partition.progress.begin(message.offset)
+                if not self._uncommitted:
+                    self._loop.call_later(_COUNT_WITHIN, self._commit_counts)
+                self._uncommitted.add(partition)
+                taken.append(message)
+        return taken
+
+    def _commit_counts(self) -> None:
+        """Commit the counts of messages that are still being handled."""
+        partitions, self._uncommitted = self._uncommitted, set()
+        self.commits.request_all([one for one in partitions if one.owned and one.unsettled])
 
     def start_counting(self, limit: int) -> bool:
         """Count up to ``limit`` messages, unless the buffer is counting already.
@@ -503,6 +535,11 @@ class Buffer:
             self.ahead = 0
             self.give_back_counted()
         self._schedule_age_check()
+
+
+def _is_fresh(message: LeasedMessage) -> bool:
+    fresh_from = message.partition.fresh_from
+    return fresh_from is not None and message.offset >= fresh_from
 
 
 async def _all_stored(requests: _Requests) -> bool:

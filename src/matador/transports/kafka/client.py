@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - public
+    OffsetSpec,  # pyright: ignore[reportPrivateImportUsage] - public
 )
 
 from matador.errors import (
@@ -156,6 +157,20 @@ class KafkaClient:
             topic: str(one.topic_id)
             for topic, one in found.items()
             if not isinstance(one, MatadorError)
+        }
+
+    async def ends(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """The offset behind the last record of each partition that answers.
+
+        Raises:
+            MatadorError: the question could not be asked.
+        """
+        asked: Any = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+        answers = await self.ask(lambda admin: admin.list_offsets(asked), queue=topic)
+        return {
+            place.partition: answer.offset
+            for place, answer in answers.items()
+            if not isinstance(answer, MatadorError)
         }
 
     def trim(self, topic: str, offsets: Mapping[int, int]) -> None:

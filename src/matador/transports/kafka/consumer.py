@@ -9,7 +9,8 @@ loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 from confluent_kafka import Message as KafkaMessage
 from confluent_kafka import TopicPartition
@@ -97,9 +98,8 @@ class QueueConsumer:
         )
         self.buffer = Buffer(client, queue, topic, clock, self._commits, self._change)
         self._check_identity = Wakeup()
-        self._watcher = self._loop.create_task(
-            self._watch([topic] if mover is None else [topic, mover.topic])
-        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._spawn(self._watch([topic] if mover is None else [topic, mover.topic]))
         self._poller.start()
 
     # -- receivers ---------------------------------------------------------------------------------
@@ -142,7 +142,11 @@ class QueueConsumer:
         return []
 
     def read_ahead(self, messages: int) -> None:
-        """Count up to ``messages`` in advance; fewer if they are large."""
+        """Count up to ``messages`` in advance; fewer if they are large.
+
+        From now on, also count new messages after their delivery.
+        """
+        self.buffer.defers_counts = True
         self.buffer.ahead = min(messages, _MAX_AHEAD_BYTES // self._message_size)
         self._update_room()
 
@@ -302,7 +306,17 @@ class QueueConsumer:
     def _assigned(self, partitions: Sequence[Partition]) -> None:
         self.partitions |= {one.number: one for one in partitions if one.owned}
         self._commits.confirm_membership()
+        self._spawn(self._find_fresh(partitions))
         self._change()
+
+    async def _find_fresh(self, partitions: Sequence[Partition]) -> None:
+        """Find the ends of new partitions. Without an answer, every count is committed first."""
+        try:
+            ends = await self._client.ends(self.topic, [one.number for one in partitions])
+        except MatadorError:
+            return
+        for one in partitions:
+            one.fresh_from = ends.get(one.number)
 
     def _lost(self, partitions: Iterable[Partition]) -> None:
         lost = list(partitions)
@@ -331,6 +345,11 @@ class QueueConsumer:
         self._lost(partitions)
         return places
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def _read_failed(self, error: MatadorError | None) -> None:
         self._check_identity.wake()
         if error is not None:
@@ -340,7 +359,8 @@ class QueueConsumer:
     def _has_stopped(self) -> None:
         self._stop()
         self._lost(list(self.partitions.values()))
-        self._watcher.cancel()
+        for task in self._tasks:
+            task.cancel()
         self.buffer.close()
         for receiver in list(self._receivers):
             receiver.wake()
@@ -377,6 +397,7 @@ class KafkaSubscription(BaseSubscription):
         self._find = find
         self._closed = closed
         self._wakeup = Wakeup()
+        self._reads_ahead = False
         self._join(consumers)
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
@@ -410,6 +431,7 @@ class KafkaSubscription(BaseSubscription):
             self._wakeup.wake()
 
     def read_ahead(self, messages: int) -> None:
+        self._reads_ahead = True
         for consumer in self._consumers:
             consumer.read_ahead(messages)
 
@@ -430,6 +452,8 @@ class KafkaSubscription(BaseSubscription):
         for consumer in consumers:
             if not consumer.is_joined(self._wakeup):
                 consumer.join(self._wakeup, self._prefetch)
+            if self._reads_ahead and not consumer.buffer.defers_counts:
+                consumer.read_ahead(0)
 
     def _move_to_end(self, served: QueueConsumer) -> None:
         """Ask the other consumers first next time, and wake other receivers for what they have."""

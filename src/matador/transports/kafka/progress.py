@@ -24,6 +24,13 @@ Every change is committed before the worker relies on it::
     complete   finish(12)         -> commit -> settle() returns
     retry      store successor 31 -> move(15, 31) -> commit -> settle() returns
 
+One commit may come later, for handlers that may run again after a crash. A message that was sent
+after this worker got the partition is certainly delivered for the first time. Its handler starts at
+once, and the count is committed within a few milliseconds, or with the settlement. If the worker
+dies before that, the next owner does not know of this delivery. It commits the count before its own
+delivery, because the message is older than its assignment. So the count of a message that kills
+every worker may lag by one.
+
 So the worker that gets the partition next knows what happened, however the last one ended:
 
 - a finished message is not delivered again;
@@ -301,6 +308,7 @@ class Partition:
         leaving: the group is taking the partition away, so nothing more is delivered.
         paused: reading stopped because the text of the commit is crowded.
         is_new: reading just started over, at the beginning of the topic.
+        fresh_from: no earlier owner can have delivered this offset, or later ones; None: unknown.
         replaced: offsets of successors that are handled in the place of their originals. The
             consumer skips them when it reads them.
     """
@@ -313,6 +321,7 @@ class Partition:
         self.leaving = False
         self.paused = False
         self.is_new = False
+        self.fresh_from: int | None = None
         self.replaced: set[int] = set() if progress is None else set(progress.moved.values())
         self._next: int | None = None
 
