@@ -25,7 +25,7 @@ from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.consumer import QueueConsumer
 from matador.transports.kafka.errors import has_no_leader
 from matador.transports.kafka.progress import Progress
-from matador.transports.kafka.reader import read_commits, read_first, read_range
+from matador.transports.kafka.reader import read_commits, read_first, read_one, read_range
 from matador.transports.kafka.topics import (
     DELAY_LEVELS,
     Topics,
@@ -304,13 +304,11 @@ class KafkaBrowser:
             partition = None if place is None else partitions.get(place[0])
             delivery = None
             if place is not None and partition is not None and partition.is_free(place[1]):
-                number, offset = place
-                found = await self._read(topic_name(queue), {number: (offset, offset + 1)})
-                for message in found[number]:
-                    if message.offset() == offset:
-                        leased = consumer.buffer.lease(partition, message)
-                        if await consumer.buffer.deliver(leased):
-                            delivery = leased.delivery()
+                read = partial(read_one, self._client.address, topic_name(queue), *place)
+                if (message := await self._client.blocking(read)) is not None:
+                    leased = consumer.buffer.lease(partition, message)
+                    if await consumer.buffer.deliver(leased):
+                        delivery = leased.delivery()
             taken.append(delivery)
         return taken
 

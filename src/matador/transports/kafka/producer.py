@@ -309,7 +309,25 @@ class KafkaProducer:
             self._ring()
 
 
-_Tell: TypeAlias = Callable[[int, KafkaError | BaseException | None, KafkaMessage | None], None]
+Tell: TypeAlias = Callable[[int, KafkaError | BaseException | None, KafkaMessage | None], None]
+"""Receives the index of a record, and its error or its report."""
+
+
+def send_and_flush(producer: Producer, records: Sequence[Record], tell: Tell) -> None:
+    """Send records in order, and wait for their reports. Blocks for the timeout at most."""
+    for index, record in enumerate(records):
+        try:
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                lambda error, message, at=index: tell(at, error, message),
+                headers=record.headers,  # pyright: ignore[reportArgumentType] - invariant
+            )
+        except (KafkaException, BufferError, TypeError, ValueError) as error:
+            tell(index, error, None)
+    producer.flush()
 
 
 class _SingleRecordProducer:
@@ -330,24 +348,12 @@ class _SingleRecordProducer:
         """Whether the broker may have rejected a record because of the size of its batch."""
         return isinstance(report, MessageTooLargeError) and record.size <= self._max_batch
 
-    def send(self, records: Sequence[Record], tell: _Tell) -> None:
+    def send(self, records: Sequence[Record], tell: Tell) -> None:
         """Send records in order, and call ``tell`` with each report. Blocks until the last one."""
         with self._lock:
             if self._producer is None:
                 self._producer = Producer(self._settings)
-            for index, record in enumerate(records):
-                try:
-                    self._producer.produce(
-                        record.topic,
-                        record.value,
-                        record.key,
-                        record.partition,
-                        lambda error, message, at=index: tell(at, error, message),
-                        headers=record.headers,  # pyright: ignore[reportArgumentType] - invariant
-                    )
-                except (KafkaException, BufferError, TypeError, ValueError) as error:
-                    tell(index, error, None)
-            self._producer.flush()  # ends in time: each record has a timeout
+            send_and_flush(self._producer, records, tell)
 
 
 def was_batch_too_large(reports: Sequence[MatadorError | None]) -> bool:

@@ -29,7 +29,7 @@ from matador.model.topology import dead_letter_name
 from matador.transports.kafka.buffer import LeasedMessage
 from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.errors import error_of, still_owned, translate
-from matador.transports.kafka.producer import Location, Report, was_batch_too_large
+from matador.transports.kafka.producer import Location, Report, send_and_flush, was_batch_too_large
 from matador.transports.kafka.progress import Commits, Partition, Progress
 from matador.transports.kafka.store import KafkaStore, RecordOrError
 from matador.transports.kafka.topics import topic_name
@@ -379,34 +379,22 @@ class KafkaTransactions:
             self._producer = None
             failed = translate(error, self._client.where)
             return [failed] * len(records)
-        for index, record in enumerate(records):
-            try:
-                producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    record.partition,
-                    self._reporter(reports, index, record),
-                    headers=record.headers,  # pyright: ignore[reportArgumentType] - invariant
+
+        def put(
+            index: int, error: KafkaError | BaseException | None, message: KafkaMessage | None
+        ) -> None:
+            record = records[index]
+            if error is not None:
+                limit, where = self._client.address.max_message_size, self._client.where
+                reports[index] = translate(
+                    error, where, queue=record.topic, limit=limit, size=record.size
                 )
-            except (KafkaException, BufferError, TypeError, ValueError) as error:
-                reports[index] = self._translate(error, record)
-        producer.flush()
+            else:
+                assert message is not None
+                reports[index] = Location(message) if record.located else None
+
+        send_and_flush(producer, records, put)
         return reports
-
-    def _reporter(
-        self, reports: list[Report], index: int, record: Record
-    ) -> Callable[[KafkaError | None, KafkaMessage], None]:
-        def put(error: KafkaError | None, message: KafkaMessage) -> None:
-            found = None if error is None else self._translate(error, record)
-            reports[index] = found or (Location(message) if record.located else None)
-
-        return put
-
-    def _translate(self, error: BaseException | KafkaError, record: Record) -> MatadorError:
-        limit = self._client.address.max_message_size
-        where = self._client.where
-        return translate(error, where, queue=record.topic, limit=limit, size=record.size)
 
     def _commit(self, offsets: list[TopicPartition], member: Any) -> MatadorError | None:
         producer, timeout = self._producer, self._client.address.timeout

@@ -329,22 +329,22 @@ def read(record: Record) -> Content:
     """The message in a record. Never fails."""
     body = record.value or b""
     texts = {name: _text(value) for name, value in record.headers}
-    ours = {name: texts.pop(name) for name in _RESERVED & texts.keys()}
+    reserved = {name: texts.pop(name) for name in _RESERVED & texts.keys()}
     headers: dict[str, str | int] = {**texts}
     key, problem = _read_key(record.key)
-    if (listed := ours.get(_NUMBERS)) is not None:
+    if (listed := reserved.get(_NUMBERS)) is not None:
         problem = _restore_numbers(headers, listed) or problem
     priority: int | None = None
-    if (written := ours.get(_PRIORITY)) is not None:
+    if (written := reserved.get(_PRIORITY)) is not None:
         priority = _whole(written)
         if priority is None:
             problem = f"the header {_PRIORITY} is not a whole number"
     rest, properties, unread = split_properties(headers)
-    delay = _read_delay((ours.get(DELAY_HEADER) or "").encode())
+    delay = _read_delay((reserved.get(DELAY_HEADER) or "").encode())
     return Content(
         body,
         dict(rest),
-        ours.get(ID_HEADER, ""),
+        reserved.get(ID_HEADER, ""),
         priority,
         key,
         delay,
