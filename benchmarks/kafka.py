@@ -19,9 +19,9 @@ send confirmed by its own delivery report, commits after a handler that counts.
 - **latency**: from before the send in one process to the handler in another, 200 messages a second.
 
 All confirm and commit alike: each send awaits its own report, and nothing is committed before its
-handler has returned. Ours promises more: it also stores how often each message was delivered, before
-its handler begins or a few milliseconds later, so that one that kills its worker is known as such.
-That is in the same commits. The bare loop and FastStream do not count.
+handler has returned. Ours promises more: it also stores how often each message was delivered,
+before its handler begins or a few milliseconds later, so that one that kills its worker is known as
+such. That is in the same commits. The bare loop and FastStream do not count.
 
 CPU time is that of the contestant's process. It says more than rates on a machine that is busy with
 other work, where who needs more of it also waits longer for it.

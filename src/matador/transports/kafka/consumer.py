@@ -306,7 +306,8 @@ class QueueConsumer:
     def _assigned(self, partitions: Sequence[Partition]) -> None:
         self.partitions |= {one.number: one for one in partitions if one.owned}
         self._commits.confirm_membership()
-        self._spawn(self._find_fresh(partitions))
+        if partitions:
+            self._spawn(self._find_fresh(partitions))
         self._change()
 
     async def _find_fresh(self, partitions: Sequence[Partition]) -> None:
