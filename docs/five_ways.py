@@ -421,7 +421,7 @@ ROWS = (
         lambda way: {"RPC": "`call(…, timeout=)`"}.get(way.name, "`publish(…, ttl=)`"),
     ),
     Row(
-        "what becomes of messages that cannot be read",
+        "handling of messages that cannot be read",
         lambda way: takes("malformed")(way) or takes("validation")(way),
         lambda way: "`malformed=`" if takes("malformed")(way) else "`validation=Validation(…)`",
     ),
@@ -450,9 +450,9 @@ EXPLAINED: dict[tuple[str, str], str] = {
     "other languages read the same bytes; use `timeout=` of the handler",
     ("a deadline that travels with the message", "Jobs"): "a BullMQ job has no field for it, and "
     "other languages read the same bytes; use `timeout=`",
-    ("a deadline that travels with the message", "Channels"): "that of messages from other "
-    "programs is minded; `send` has none, because its queues outlive their senders",
-    ("what becomes of messages that cannot be read", "Jobs"): "always kept as failed jobs, so that "
+    ("a deadline that travels with the message", "Channels"): "the deadline of messages from other "
+    "programs is respected; `send` sets none, because its queues outlive their senders",
+    ("handling of messages that cannot be read", "Jobs"): "always kept as failed jobs, so that "
     "`queue.retry(id)` and dashboards in other languages find them",
 }
 """The other cells."""

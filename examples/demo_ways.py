@@ -1,7 +1,7 @@
 """Jobs, RPC, pub/sub and channels, each on the same SQLite file: no server.
 
-`./script/demo` runs it. It runs the programs of the README. Their data is in .demo/ways; each run
-starts afresh.
+`./script/demo` runs it. Each is an example of its own. Their data is in .demo/ways; each run starts
+afresh.
 """
 
 import os

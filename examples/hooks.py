@@ -50,7 +50,7 @@ class Metrics(Hooks):
     async def on_worker_error(self, event: Attempt) -> None:
         self.counts["failed"] += 1
         if event.subscriber is not None and event.subscriber.importance == "must-investigate":
-            print(f"page somebody: {event.error} ({type(event.decision).__name__})")
+            print(f"page the engineer on call: {event.error} ({type(event.decision).__name__})")
 
 
 class Tracing(Hooks):

@@ -117,16 +117,17 @@ async def _use_lake(url: str) -> None:
     """Make a report, and run a query in every form of the page."""
     async with browser() as chromium:
         page = await chromium.new_page()
+        page.set_default_timeout(400_000)  # Spark starts
         await page.goto(f"{url}/lake")
         await page.get_by_role("button", name="Make a report now").click()
-        await page.get_by_role("link", name="Open the report").wait_for(timeout=400_000)
+        await page.get_by_role("link", name="Open the report").wait_for()
         for scheme in ("light", "dark"):
             for size, name in ((WIDE, "wide"), (NARROW, "narrow")):
                 await page.emulate_media(color_scheme=scheme)
                 await page.set_viewport_size({"width": size[0], "height": size[1]})
                 await page.goto(f"{url}/lake")
                 await page.get_by_role("button", name="Run").click()
-                await page.get_by_text(re.compile("rows, in")).wait_for(timeout=60_000)
+                await page.get_by_text(re.compile("rows, in")).wait_for()
                 file = TARGET / f"lake-{name}-{scheme}.png"
                 await page.screenshot(path=file, animations="disabled")
 

@@ -1,9 +1,10 @@
 """Pub/sub: publish by routing key, receive by patterns."""
 
 import asyncio
-from dataclasses import dataclass
 
 # --8<-- [start:subscriber]
+from dataclasses import dataclass
+
 from matador.pubsub import AckStrategy, MessageContext, Publisher, Subscriber
 
 URL = "memory://"  # or amqp://localhost, redis://localhost, sqlite:///shop.db

@@ -303,3 +303,38 @@ def test_delays_grow_and_are_bounded() -> None:
     assert [retry.delay(attempt) for attempt in (1, 2, 3)] == [1.0, 2.0, 4.0]
     assert RetrySettings(initial_delay=0.5, backoff_multiplier=3).delay(3) == 4.5
     assert retry.delay(100_000) == 3600.0
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("h:1", "h:9092", "h:65535", "h:09092", "a:9092,b:9093", "a:9092, b:9093"),
+        *("[::1]:9092", "kafka://h:9092", "kafka://a:1,b:2", "kafka://user:secret@h:9092"),
+    ],
+)
+def test_a_list_of_kafka_servers(url: str) -> None:
+    address = QueueSettings(type="kafka", url=url, batch_size=7).address
+    assert address.startswith("kafka://")
+    assert address.endswith("?batch_size=7")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("h", "h:", ":9092", "h:0", "h:65536", "h:100000", "h:-1", "h:x", "h:9092,", "::1:9092"),
+        *("a b:9092", "a;b:9092", "amqp://h:9092", "h:9092,amqp://h:9092", ""),
+    ],
+)
+def test_what_is_no_list_of_kafka_servers(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"queue\.url"):
+        QueueSettings(type="kafka", url=url)
+
+
+def test_a_wrong_scheme_is_shown_and_nothing_that_may_be_a_password() -> None:
+    with pytest.raises(ConfigurationError, match=r", got http://…$"):
+        QueueSettings(type="rabbitmq", url="http://user:secret@host")
+    for url in ("user:secret@host", "se cret://host", "secret"):
+        with pytest.raises(ConfigurationError, match="must start with amqp://") as caught:
+            QueueSettings(type="rabbitmq", url=url)
+        assert "got" not in str(caught.value)
+        assert "cret" not in str(caught.value)

@@ -118,6 +118,9 @@ async def test_some_selected_letters_are_purged(serve: Serve, shop: Shop) -> Non
         page = await browser.get("/dead-letters")
         numbers = re.findall(r'name="letter" value="(\d+)"', page)
         assert len(numbers) == 5
+        path, chosen = "/dead-letters/move", numbers[:1]
+        one = await browser.post(path, verb="purge", scope="some", letter=chosen)
+        assert "Purge 1 selected dead letter<" in await browser.get(one.headers["location"])
         done = await browser.move(verb="purge", scope="some", letter=numbers[:2])
         assert "2 of 2 purged" in done
         await wait_for(lambda: browser.desk.monitor.snapshot.dead == 3, timeout=30)

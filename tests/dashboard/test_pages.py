@@ -19,6 +19,7 @@ from tests.support.shop import OrderPlaced, subscribed
 from tests.ways.places import place_on
 
 from matador import Matador, Schema, Topology
+from matador.channels import QueueService, QueueSettings, Settings, channel, consume
 from matador.dashboard import link
 from matador.dashboard.journal_reader import read_new_segments
 from matador.dashboard.live import PARTS, rendered
@@ -413,6 +414,35 @@ async def test_queues_are_searched_sorted_and_shown_in_parts(serve: Serve, tmp_p
         assert order_on(live, *names) == ["emails"]
         for odd in ("from=-1", "from=99999999999", "sort=nonsense", "q=%00<b>"):
             assert "<b>" not in (await browser.get(f"/queues?{odd}")).partition("<main")[2][:2000]
+
+
+async def test_consumers_of_one_name_have_a_row_each(serve: Serve, tmp_path: Path) -> None:
+    @channel("orders")
+    class Orders:
+        @consume("created")
+        async def created(self, order: dict[str, int]) -> None: ...
+
+    @channel("audit")
+    class Audit:
+        @consume("created")
+        async def noted(self, order: dict[str, int]) -> None: ...
+
+    queue = QueueSettings(type="sqlite", url=f"sqlite:///{tmp_path / 'orders.db'}")
+    async with serve(QueueService(Settings(queue), channels=[Orders, Audit])) as browser:
+        page = await browser.get("/handlers")
+        assert "<h2>orders, audit</h2>" in page
+        for channel_, function in (("orders", "Orders.created"), ("audit", "Audit.noted")):
+            assert f"{function}</span><small>queue {channel_}.created</small>" in page
+
+
+async def test_a_delayed_message_does_not_wait(serve: Serve, shop: Shop) -> None:
+    app = shop()
+    async with app.producer() as producer:
+        stored = (await producer.send(OrderPlaced("1", 1), delay=3600)).sent
+    async with serve(app) as browser:
+        await wait_for(lambda: browser.desk.monitor.snapshot.queues, timeout=30)
+        page = await browser.get("/")
+        assert f'<b>0</b><span><a href="/queues">waiting, {stored} delayed</a>' in page
 
 
 async def test_handlers_are_searched_and_sorted(serve: Serve, shop: Shop) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 import tomllib
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from docs.include import code
@@ -114,6 +115,13 @@ def _plain(line: str) -> str:
 def _logged(line: str) -> str:
     """The message of a log line."""
     return re.sub(r"^TIME [A-Z]+ [\w.]+: ", "", line)
+
+
+def _consumed(printed: str) -> set[str]:
+    """The queues in the table that a worker begins with."""
+    table = printed.partition("\n")[2].splitlines()
+    rows = takewhile(lambda line: not _TIME.search(line), table)
+    return {line.split()[-1] for line in rows if line.strip()}
 
 
 _ANY_PORT = re.compile(r"(127\.0\.0\.1):\d+")
@@ -227,7 +235,9 @@ class Session:
                 stderr=subprocess.STDOUT,
             )
         self._shown = expected
-        self._wait_for_log(("… consuming … with concurrency 10",))
+        self._wait_for_log(("… consuming … with concurrency …",))
+        for queue in _consumed((self._folder / "worker.log").read_text()):
+            self._wait_for_log((f"… consuming {queue} with concurrency …",))
 
     def close(self) -> None:
         """Stop everything that was started."""

@@ -1,5 +1,5 @@
-"""What a type checker says: pyright, in strict mode, accepts the README's programs and rejects
-typical mistakes, where they are made."""
+"""What a type checker says: pyright, in strict mode, accepts the programs of the README and of the
+guides, and rejects typical mistakes, where they are made."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ["shop.py", "web_sender.py", "demo_ways.py", "sync_code.py"]
-"""The README's programs; ``test_pages`` compares what it shows of them."""
+PROGRAMS = [
+    *("shop.py", "ways.py"),
+    *("web_sender.py", "sync_code.py", "emails.py", "maths.py", "analytics.py", "orders.py"),
+]
+"""The programs of the README and the guides; ``test_pages`` compares them with the pages."""
 
 BEGINNING = """
 from shop import OrderPlaced, app, email_receipt

@@ -151,8 +151,25 @@ def still_running(started: Worker) -> bool:
     return False
 
 
-def test_a_thread_that_is_about_to_end_is_not_stuck() -> None:
+def test_a_thread_that_is_about_to_end_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     ending = threading.Event()
-    thread = threading.Thread(target=ending.wait, args=(0.1,), name="matador-callback_0")
+
+    class Thread(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            ending.set()  # not earlier, and however slow the machine is, it ends
+            super().join()
+
+    thread = Thread(target=ending.wait, name="matador-callback_0")
     thread.start()
+    monkeypatch.setattr(threading, "enumerate", lambda: [thread])  # not those of other tests
     assert not _threads_are_stuck()
+
+
+def test_a_thread_that_does_not_end_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = threading.Event()
+    thread = threading.Thread(target=ending.wait, name="matador-callback_0")
+    thread.start()
+    monkeypatch.setattr(threading, "enumerate", lambda: [thread])
+    assert _threads_are_stuck()
+    ending.set()
+    thread.join()

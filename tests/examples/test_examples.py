@@ -27,7 +27,7 @@ SAYS: dict[str, list[str]] = {
         "thanks for payment-7",
     ],
     "hooks.py": [
-        "page somebody: over the limit (SendToDeadLetters)",
+        "page the engineer on call: over the limit (SendToDeadLetters)",
         "span opened: charge, trace web-17",
         "span opened: charge, trace web-18",
         "{'sent': 2, 'handled': 1, 'failed': 1}",
@@ -138,7 +138,7 @@ def test_the_pipeline_of_the_demo_adds_up(tmp_path: Path) -> None:
 
 def test_no_example_is_forgotten() -> None:
     run_elsewhere = {
-        *("broker_shop.py", "other_service.py"),  # in the sessions of the guides
+        *("broker_shop.py", "other_service.py", "ways.py"),  # in the sessions of the pages
         *("codecs.py", "demo.py", "demo_pipeline.py", "demo_pipeline_shop.py", "demo_shop.py"),
         *("demo_ways.py", "fastapi_shop.py", "flask_shop.py"),
         *("journaled_shop.py", "revenue.py", "shop.py", "testing_example.py"),

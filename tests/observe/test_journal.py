@@ -17,6 +17,8 @@ from typing import Any
 import msgspec
 import pytest
 from pydantic import BaseModel
+from tests.observe.facts import attempt as attempted
+from tests.observe.facts import sent as sent_fact
 
 from matador import (
     DontRetry,
@@ -32,6 +34,7 @@ from matador.errors import ConfigurationError
 from matador.jobs import Job, Queue, Worker
 from matador.model.message import Message
 from matador.observe import Journal
+from matador.observe.journal import hook as hook_module
 from matador.observe.journal import writer as writer_module
 from matador.observe.journal.records import (
     REPLAY_ID,
@@ -619,3 +622,171 @@ def test_a_file_url_is_the_path_it_names(tmp_path: Path) -> None:
     assert Journal("a:b").folder == Path("a:b")
     with pytest.raises(ConfigurationError, match="of another host"):
         Journal(f"file://server{tmp_path}")
+
+
+# -- the writer by itself --------------------------------------------------------------------------
+
+
+def segments(folder: Path) -> list[list[bytes]]:
+    return [path.read_bytes().splitlines() for path in finished(folder)]
+
+
+def test_segments_have_numbers_of_their_own_and_a_size(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, rotate_size=4, rotate_age=600, max_pending=1 << 20)
+    assert not writer.running
+    writer.start()
+    assert writer.running
+    for number in range(3):
+        writer.put(b"%d\n" % number, 1)
+        writer.flush()
+    writer.put(b"12345\n", 1)
+    writer.put(b"a\nb\n", 2)
+    writer.stop()
+    assert not writer.running
+    writer.stop()
+    names = [path.name for path in finished(tmp_path)]
+    assert [name[-11:-6] for name in names][:3] == ["00001", "00002", "00003"]
+    assert all(f"-{writer.name}-" in name for name in names)
+    lines = [line for segment in segments(tmp_path) for line in segment]
+    assert lines == [b"0", b"1", b"2", b"12345", b"a", b"b"]
+
+
+async def test_a_segment_of_the_full_size_appears_by_itself(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, rotate_size=4, rotate_age=600, max_pending=1 << 20)
+    writer.start()
+    writer.put(b"abc\n", 1)
+    await wait_for(lambda: segments(tmp_path) == [[b"abc"]])
+    writer.put(b"de\n", 1)
+    await wait_for(lambda: any(one.stat().st_size for one in tmp_path.glob(".open-*")))
+    assert len(segments(tmp_path)) == 1, "a byte less does not"
+    writer.stop()
+    assert segments(tmp_path) == [[b"abc"], [b"de"]]
+
+
+def test_lines_wait_until_the_disk_has_taken_none_for_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, going, go = [100.0], threading.Event(), threading.Event()
+    append = Segment.append
+
+    def slow(segment: Segment, lines: bytes) -> None:
+        going.set()
+        go.wait(60)
+        append(segment, lines)
+
+    monkeypatch.setattr(Segment, "append", slow)
+    monkeypatch.setattr(writer_module.time, "monotonic", lambda: now[0])
+    writer = JournalWriter(tmp_path, rotate_size=1 << 20, rotate_age=1e9, max_pending=10)
+    writer.put(b"early\n", 1)
+    assert not writer.is_full, "nobody waits for a writer that was not started"
+    writer.start()
+    assert going.wait(60)
+    assert not writer.is_full
+    writer.put(b"1234\n", 1)
+    assert writer.is_full
+    now[0] += 9.9
+    assert writer.is_full
+    now[0] += 0.1
+    assert not writer.is_full, "it would wait for ever"
+    writer.put(b"lost\n", 1)
+    writer.put(b"lost\n", 1)
+    assert writer.dropped == 2
+    assert caplog.text.count("the disk is too slow") == 1
+    go.set()
+    monkeypatch.undo()
+    writer.flush()
+    assert not writer.is_full
+    writer.stop()
+    lines = [line for segment in segments(tmp_path) for line in segment]
+    kept = [line for line in lines if b"dropped" not in line]
+    assert kept == [b"early", b"1234"]
+    (confession,) = [decode_record(line) for line in lines if b"dropped" in line]
+    assert isinstance(confession, DroppedRecord)
+    assert (confession.count, confession.reason) == (2, "the disk is too slow")
+    assert confession.worker == writer.name
+
+
+def test_a_flush_of_what_is_not_running_returns(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, rotate_size=1, rotate_age=1, max_pending=1)
+    writer.flush()
+    writer.start()
+    writer.flush()
+    writer.stop()
+    writer.flush()
+    assert list(tmp_path.iterdir()) == [], "an empty segment is none"
+
+
+async def test_a_journal_is_started_and_stopped_with_its_first_and_last_user(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path)
+    assert repr(journal) == f"Journal({str(tmp_path)!r})"
+    for _ in range(2):
+        journal.on_start()
+        thread = journal._writer._thread
+        journal.on_start()
+        assert journal._writer._thread is thread
+        await journal.on_stop()
+        assert journal._writer.running
+        await journal.on_stop()
+        assert not journal._writer.running
+    assert journal.dropped == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rotate_size": 0}, "rotate_size"),
+        ({"rotate_age": 0}, "rotate_age"),
+        ({"max_pending": 0}, "max_pending"),
+        ({"storage_options": {"a": 1}}, "need ship_to"),
+        ({"delete_shipped": True}, "need ship_to"),
+    ],
+)
+def test_options_of_a_journal_are_checked(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Journal(tmp_path, **options)
+    Journal(tmp_path, rotate_size=1, rotate_age=0.01, max_pending=1)
+
+
+async def test_a_loss_is_recorded_by_itself_once_the_disk_takes_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_RETRY", 0.01)
+    folder = tmp_path / "journal"
+    writer = JournalWriter(folder, rotate_size=1 << 20, rotate_age=600, max_pending=1 << 20)
+    writer.start()
+    thread = writer._thread
+    assert thread is not None
+    assert (thread.name, thread.daemon) == ("matador-journal", True)
+    folder.rename(tmp_path / "elsewhere")
+    folder.touch()  # nowhere to write to
+    writer.put(b"lost\n", 1)
+    await wait_for(lambda: writer.dropped == 1)
+    folder.unlink()
+    await wait_for(lambda: any(one.stat().st_size for one in folder.glob(".open-*")))
+    writer.stop()
+    ((line,),) = segments(folder)
+    assert b'"count":1' in line
+
+
+async def test_who_adds_to_many_records_waits_until_they_are_handed_to_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_module, "_MANY", 3)
+    journal = Journal(tmp_path)
+    journal.on_start()
+    assert journal.on_attempted([attempted()] * 3) is None
+    waiting = journal.on_attempted([attempted()])
+    assert waiting is not None
+    assert len(journal._kept) == 4
+    await waiting
+    assert len(journal._kept) <= 3
+    assert journal.on_sent([sent_fact()] * 3) is None
+    waiting = journal.on_sent([sent_fact()])
+    assert waiting is not None
+    await waiting
+    await journal.on_stop()
+    assert len(records(tmp_path)) == 8

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +12,26 @@ import msgspec
 import pytest
 from tests.observe.facts import CREATED, attempt, job, received, sent
 
+from matador import JsonCodec, MessagePackCodec
+from matador.codec.base import Codec
 from matador.model.text import LONGEST_TEXT
 from matador.observe import Journal
 from matador.observe.journal import hook
 from matador.observe.journal.records import (
     REPLAY_ID,
     DeliveryRecord,
+    LineWriter,
     MalformedRecord,
     SentRecord,
     decode_record,
+    micros,
+    record_of_attempt,
+    replay_id,
 )
 from matador.observe.journal.segments import finished
 from matador.policy.retry import RetryLater, SendToDeadLetters
-from matador.runtime.facts import Attempt, Sent
+from matador.runtime.facts import EPOCH, Attempt, Sent
+from matador.testing import make_docket, make_envelope
 from matador.testing.clock import ManualClock
 
 MICROS = round(CREATED * 1_000_000)
@@ -129,6 +138,24 @@ async def test_a_success(tmp_path: Path) -> None:
         "duration_ms": 1000.0,
         "way": "job",
     }
+
+
+@pytest.mark.parametrize(
+    ("due", "started", "waited", "since_created"),
+    [
+        (None, 1e-6, 0.001, 0.001),
+        (1e-6, 2e-6, 0.001, 0.002),
+        (1.0, 0.5, 0, 500.0),
+        (None, -1, 0, 0),
+    ],
+)
+def test_waiting_is_counted_to_the_microsecond_and_is_never_negative(
+    due: float | None, started: float, waited: float, since_created: float
+) -> None:
+    message = received(created_at=0.0, due_at=due)
+    record = record_of_attempt(attempt(message, started_at=started), 1, "w")
+    assert isinstance(record, DeliveryRecord)
+    assert (record.wait_ms, record.since_created_ms) == (waited, since_created)
 
 
 @pytest.mark.parametrize("way", ["event", "job", "rpc", "message"])
@@ -287,3 +314,79 @@ def test_a_record_without_a_way_is_one_of_an_event() -> None:
     assert (record.way, record.options) == ("event", None)
     assert msgspec.json.encode(record) == line
     assert not isinstance(record, DeliveryRecord | MalformedRecord)
+
+
+# -- lines of stored messages ----------------------------------------------------------------------
+
+
+def lined(codec: Codec, body: bytes, **options: Any) -> tuple[Any, int]:
+    writer = LineWriter("shop.lake", "sqlite", codec, "w-1", "tap")
+    stamp = ManualClock()
+    line, attempts = writer.line(body, options.get("headers", {}), options.get("problem"), stamp)
+    assert b"\n" not in line
+    record = decode_record(line)
+    assert record.recorded_at == round(stamp.time() * 1_000_000)
+    return record, attempts
+
+
+@pytest.mark.parametrize("codec", [JsonCodec(), MessagePackCodec()])
+def test_a_stored_event_is_recorded_as_if_it_had_been_told(codec: Codec) -> None:
+    encode = msgspec.json.encode if isinstance(codec, JsonCodec) else msgspec.msgpack.encode
+    data, before = (msgspec.Raw(encode({"n": n})) for n in (1, 0))
+    docket = make_docket(
+        event_key="order.placed",
+        subscriber="handle",
+        attempts=4,
+        correlation_id="c-1",
+        metadata={REPLAY_ID: "r-1"},
+        importance="must-investigate",
+        scheduled_for=EPOCH + timedelta(days=1, seconds=1, milliseconds=1),
+        created_at=EPOCH + timedelta(days=2, seconds=3, milliseconds=4),
+    )
+    encoded = codec.encode(make_envelope(data, id="m-1", docket=docket, before=before))
+    record, attempts = lined(codec, encoded.body, headers=encoded.headers)
+    assert attempts == 4
+    assert isinstance(record, SentRecord)
+    assert (record.id, record.event_key, record.subscriber) == ("m-1", "order.placed", "handle")
+    assert (record.queue, record.transport, record.source) == ("shop.lake", "sqlite", "tap")
+    assert record.created_at == (2 * 86_400 + 3) * 1_000_000 + 4000
+    assert record.scheduled_for == 86_401_001_000
+    assert micros(EPOCH - timedelta(days=1, microseconds=1)) == -86_400_000_001
+    assert (record.correlation_id, record.replay_id) == ("c-1", "r-1")
+    assert (record.metadata, record.importance) == ({REPLAY_ID: "r-1"}, "must-investigate")
+    assert (msgspec.json.decode(record.data), record.way) == ({"n": 1}, "event")
+    assert record.earlier is not None
+    assert msgspec.json.decode(record.earlier) == {"n": 0}
+
+
+def test_a_stored_event_that_says_little_is_recorded_too() -> None:
+    codec = JsonCodec()
+    envelope = make_envelope(msgspec.Raw(b'{\n"n": 1}'), event_key="a", subscriber="b")
+    encoded = codec.encode(envelope)
+    record, attempts = lined(codec, encoded.body, headers=encoded.headers)
+    assert isinstance(record, SentRecord)
+    assert (bytes(record.data), record.earlier, record.scheduled_for) == (b'{"n":1}', None, None)
+    assert (record.metadata, record.replay_id, attempts) == (None, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem", "reason"),
+    [(b"\xff", None, ""), (b"{}", "a header is broken", "a header is broken"), (b"", None, "")],
+)
+def test_what_is_no_event_is_recorded_as_it_is(
+    body: bytes, problem: str | None, reason: str
+) -> None:
+    record, attempts = lined(JsonCodec(), body, problem=problem)
+    assert isinstance(record, MalformedRecord)
+    assert (attempts, record.queue, record.transport) == (0, "shop.lake", "sqlite")
+    assert (base64.b64decode(record.raw), record.worker) == (body, "w-1")
+    assert record.reason
+    assert reason in record.reason
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [(None, None), ({}, None), ({REPLAY_ID: "r"}, "r"), ({REPLAY_ID: 7}, None), ({"a": 1}, None)],
+)
+def test_the_id_of_a_replay_is_a_text(metadata: Any, found: str | None) -> None:
+    assert replay_id(metadata) == found

@@ -31,7 +31,7 @@ def contents(folder: Path) -> list[bytes]:
 
 
 def open_files(folder: Path) -> list[Path]:
-    """The files in a folder that this process has open. Other threads may close theirs meanwhile."""
+    """The files in a folder that this process has open; other threads may close theirs."""
     found: list[Path] = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

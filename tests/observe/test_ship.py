@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.own_time import OwnTime
 from tests.support.s3 import s3_folder, s3_options
@@ -223,3 +225,110 @@ def test_options_without_a_place_to_ship_to(tmp_path: Path) -> None:
     for options in ({"storage_options": {"aws_region": "x"}}, {"delete_shipped": True}):
         with pytest.raises(ConfigurationError, match="need ship_to"):
             Journal(tmp_path, **options)  # pyright: ignore[reportArgumentType]
+
+
+# -- the process -----------------------------------------------------------------------------------
+
+
+async def test_a_journal_ships_what_is_left_at_its_end(tmp_path: Path) -> None:
+    folder, there = tmp_path / "journal", tmp_path / "there"
+    journal = Journal(folder, ship_to=str(there), delete_shipped=True)
+    journal.on_start()
+    shipping = journal._shipping
+    assert shipping is not None
+    process = shipping._process
+    assert process is not None
+    (watching,) = [one for one in threading.enumerate() if one.name == "matador-ship"]
+    assert watching.daemon, "it must not keep the program from ending"
+    assert os.getsid(process.pid) == process.pid, "Ctrl-C is for the application"
+    assert os.readlink(f"/proc/{process.pid}/fd/1") == os.devnull  # noqa: PTH115 - of the kernel
+    (folder / "last.jsonl").write_bytes(b"just before the end\n")
+    await journal.on_stop()
+    assert process.returncode == 0
+    assert not watching.is_alive()
+    assert (there / "last.jsonl").read_bytes() == b"just before the end\n"
+    assert here(folder) == {}
+    shipping.stop()
+    assert shipping._process is process, "it is stopped once"
+
+
+class Input:
+    """The standard input of a process: a first line, and whether it has ended."""
+
+    def __init__(self, line: bytes) -> None:
+        self.buffer = self
+        self.line = line
+
+    def readline(self) -> bytes:
+        return self.line
+
+
+def shipped(
+    monkeypatch: pytest.MonkeyPatch, order: ship_process.ShipOrder, rounds: int, run: Any = None
+) -> int:
+    """Run the process here, until its input ends after so many rounds; how often it shipped."""
+    runs: list[int] = []
+    ship = Shipper.run
+
+    def counted(shipper: Shipper) -> ShipResult:
+        runs.append(1)
+        if run is not None:
+            run(len(runs))
+        return ship(shipper)
+
+    def ignored(*given: Any) -> None: ...
+
+    def select(*given: Any) -> tuple[list[Any], list[Any], list[Any]]:
+        assert given[3] == 2.0
+        return ([given[0][0]] if len(runs) >= rounds - 1 else []), [], []
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", Input(msgspec.json.encode(order) + b"\n"))
+        patched.setattr(Shipper, "run", counted)
+        patched.setattr(ship_process.select, "select", select)
+        patched.setattr(ship_process.signal, "signal", ignored)
+        ship_process.main()
+    return len(runs)
+
+
+@pytest.mark.parametrize("delete", [True, False])
+def test_the_process_ships_until_its_input_ends(
+    delete: bool, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "there"
+    order = ship_process.ShipOrder(str(journal), str(there), {}, delete)
+    before = here(journal)
+    assert shipped(monkeypatch, order, rounds=3) == 3
+    assert contents(FolderStorage(str(there))) == before
+    assert here(journal) == ({} if delete else before)
+
+
+def test_the_process_goes_on_whatever_fails_and_says_so_now_and_then(
+    journal: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(ship_process.time, "monotonic", lambda: now[0])
+
+    def fail(run: int) -> None:
+        if run == 1:
+            raise StorageLockedError("another process")
+        if run < 6:
+            now[0] += 16.0
+            raise OSError(f"run {run}")
+
+    there = tmp_path / "there"
+    order = ship_process.ShipOrder(str(journal), str(there), {}, False)
+    assert shipped(monkeypatch, order, rounds=6, run=fail) == 6
+    said = [one for one in caplog.messages if "segments wait to be shipped" in one]
+    assert [one.rpartition(": ")[2] for one in said] == ["run 2", "run 4"]
+    assert len(contents(FolderStorage(str(there)))) == 3
+    caplog.clear()
+
+    def fails_last(run: int) -> None:
+        raise OSError(f"the last of {run}")
+
+    assert shipped(monkeypatch, order, rounds=1, run=fails_last) == 1
+    assert "the last of 1" in caplog.text, "the last failure is always said"

@@ -14,6 +14,7 @@ import pydantic
 import pytest
 from tests.support.pubsub import Place, pipeline
 
+from matador import WorkQueue
 from matador.errors import (
     ConfigurationError,
     InvalidMessageError,
@@ -485,3 +486,46 @@ async def test_a_transport_without_exchanges_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="no exchanges"):
         await sub.start()
     assert not sub.is_running
+
+
+@pytest.mark.parametrize(
+    ("queue", "options", "concurrency", "timeout"),
+    [
+        ("q", {}, 10, None),
+        ("q", {"concurrency": 4, "timeout": 7}, 4, 7.0),
+        (WorkQueue("q", concurrency=3, consumer_timeout=5), {}, 3, 5.0),
+        (WorkQueue("q", concurrency=3, consumer_timeout=5), {"timeout": 7}, 3, 7.0),
+        (None, {}, 10, None),
+    ],
+)
+def test_a_subscriber_creates_its_queue_its_exchange_and_their_bindings(
+    queue: Any, options: Any, concurrency: int, timeout: float | None
+) -> None:
+    exchange = Exchange("events", "topic")
+    sub = Subscriber("memory://", exchange=exchange, queue=queue, **options)
+
+    @sub.on("a.*", "b", timeout=2)
+    async def first(data: int) -> None: ...
+
+    @sub.on("b", idempotent="no")
+    async def second(data: int) -> None: ...
+
+    topology = sub.topology
+    (made,) = topology.queues
+    assert (made.name, made.concurrency) == (sub.queue, concurrency)
+    assert made.expires == (300.0 if queue is None else None)
+    assert sub.is_broadcast == (queue is None)
+    assert topology.exchanges == (exchange,)
+    assert sub.exchange is exchange
+    assert [(one.exchange, one.queue, one.pattern) for one in topology.bindings] == [
+        ("events", sub.queue, "a.*"),
+        ("events", sub.queue, "b"),
+    ]
+    assert len(list(topology.dead_letter_names())) == (0 if queue is None else 1)
+    routes = [(pattern, one.timeout, one.idempotent) for pattern, one in sub.bindings]
+    assert routes == [("a.*", 2.0, "yes"), ("b", 2.0, "yes"), ("b", timeout, "no")]
+    assert repr(sub) == f"Subscriber(exchange='events', queue={sub.queue!r})"
+    if queue is None:
+        other = Subscriber("memory://", exchange=exchange)
+        assert other.queue != sub.queue
+        assert other.queue.startswith("events.")

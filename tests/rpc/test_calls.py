@@ -524,5 +524,9 @@ async def test_a_result_type_may_be_one_that_cannot_be_hashed(place: Place) -> N
     server = place.server()
     server.register("seven", lambda: 7)
     async with server, place.client() as client:
-        bounded: Any = Annotated[int, msgspec.Meta(ge=0, extra={"a": []})]
-        assert await client.call("seven", result_type=bounded, timeout=30) == 7
+        noted: Any = Annotated[int, ["a note"]]
+        with pytest.raises(TypeError):
+            hash(noted)
+        assert await client.call("seven", result_type=noted, timeout=30) == 7
+        with pytest.raises(InvalidMessageError):
+            await client.call("seven", result_type=Annotated[str, ["a note"]], timeout=30)

@@ -35,6 +35,7 @@ from matador.rpc import (
     RpcServer,
     RpcTimeoutError,
 )
+from matador.rpc.client import SyncRpcClient
 from matador.rpc.wire import read_reply
 from matador.testing import wait_for
 from matador.transports import MemoryTransport, MultiTransport
@@ -157,6 +158,23 @@ async def test_a_call_that_times_out_in_the_buffer_is_not_sent() -> None:
     await server.shutdown()
 
 
+async def test_a_call_that_is_cancelled_in_the_buffer_is_not_sent() -> None:
+    transport = LossyTransport()
+    server, ran = await serve(transport)
+    async with RpcClient(transport, queue="q") as client:
+        transport.lose()
+        given_up = asyncio.create_task(client.call("count"))
+        waiting = asyncio.create_task(client.call("count"))
+        await wait_for(lambda: client.sender_health.buffered == 2)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        assert client.pending == 1
+        transport.find()
+        assert await waiting == 1
+        assert (len(ran), client.metrics().messages_sent) == (1, 1)
+    await server.shutdown()
+
+
 async def test_without_a_buffer_calls_fail_at_once() -> None:
     transport = LossyTransport()
     server, _ = await serve(transport)
@@ -270,6 +288,20 @@ async def test_without_retries_a_lost_reply_is_a_timeout() -> None:
 def test_retries_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         CallRetry(**wrong)
+
+
+def test_a_call_may_be_made_once_only_and_has_a_blocking_form() -> None:
+    assert CallRetry(attempts=1).attempts == 1
+    client = RpcClient("memory://", queue="q", timeout=0.001)
+    assert isinstance(client.sync(), SyncRpcClient)
+    assert client.sync() is client.sync()
+
+
+async def test_the_time_for_a_call_is_checked() -> None:
+    async with RpcClient("memory://", queue="q") as client:
+        for timeout in (0, -1, 0.0001):
+            with pytest.raises(ConfigurationError, match="timeout"):
+                await client.call("count", timeout=timeout)
 
 
 def test_delays_of_retries_grow() -> None:

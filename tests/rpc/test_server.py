@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.rpc.conftest import Place
 
+from matador import WorkQueue
 from matador.errors import (
     ConfigurationError,
     LifecycleError,
@@ -62,11 +63,30 @@ def test_a_handler_must_be_a_function_that_can_be_called() -> None:
         {"queue": "q", "concurrency": 0},
         {"queue": "q", "timeout": 0},
         {"queue": "q", "slow_call": -1},
+        {"queue": WorkQueue("q", concurrency=3), "concurrency": 4},
     ],
 )
 def test_wrong_arguments(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         RpcServer("memory://", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("queue", "given", "concurrency"),
+    [
+        ("q", None, 100),
+        ("q", 7, 7),
+        (WorkQueue("q"), 7, 7),
+        (WorkQueue("q", concurrency=3), None, 3),
+        (WorkQueue("q", concurrency=3), 3, 3),
+    ],
+)
+def test_how_many_calls_are_handled_at_once(
+    queue: str | WorkQueue, given: int | None, concurrency: int
+) -> None:
+    server = RpcServer("memory://", queue=queue, concurrency=given)
+    (work,) = server.topology.queues
+    assert (work.name, work.concurrency, server._concurrency) == ("q", concurrency, concurrency)
 
 
 async def test_a_server_without_handlers_does_not_start() -> None:

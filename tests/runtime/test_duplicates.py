@@ -205,6 +205,8 @@ async def test_concurrent_duplicates_run_once(store: DuplicateStore) -> None:
     assert work.runs == 1
     assert {one.result for one in handled} == {b"receipt"}
     assert sum(not one.duplicate for one in handled) == 1
+    assert here.runs + elsewhere.runs == 1
+    assert here.duplicates + elsewhere.duplicates == 9
 
 
 async def test_an_error_is_shared_here_and_tried_again_elsewhere(store: DuplicateStore) -> None:

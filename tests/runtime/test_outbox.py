@@ -12,20 +12,22 @@ import pytest_asyncio
 from matador.errors import (
     BufferExpiredError,
     BufferFullError,
+    CircuitOpenError,
     MatadorError,
     NotConnectedError,
     QueueNotFoundError,
     SendUnconfirmedError,
     ShuttingDownError,
+    StorageFullError,
 )
-from matador.model.message import ConnectionState, ConnectionStatus, Message
-from matador.model.topology import Exchange, Topology
+from matador.model.message import ConnectionState, ConnectionStatus, Message, Once
+from matador.model.topology import Binding, Exchange, Topology
 from matador.policy.circuit import Circuit, CircuitBreaker
 from matador.policy.recovery import Recovery
 from matador.runtime.facts import Kind, Sent
 from matador.runtime.metrics import Counters
-from matador.runtime.outbox import Outbox, Parcel
-from matador.testing import wait_for
+from matador.runtime.outbox import Outbox, Parcel, as_ours
+from matador.testing import ManualClock, wait_for
 from matador.transports.memory import MemoryTransport
 
 QUEUE = "box.events"
@@ -264,6 +266,8 @@ async def test_a_close_counts_what_is_under_way_and_says_that_it_may_be_stored(
         case _:
             sending = asyncio.ensure_future(outbox.send_many([message(1, "", "all")]))
     await wait_for(lambda: transport.begun == 1)
+    names = {one.get_name() for one in asyncio.all_tasks()}
+    assert ("matador-send-many" in names) == (how == "send_many")
     assert await outbox.close(0.01) == 1
     assert "1 sends were given up" in caplog.text
     outcome: Any
@@ -448,3 +452,357 @@ async def test_which_losses_of_the_connection_open_the_circuit(
         outbox.connection_changed("box", one)
     assert outbox.circuit == circuit
     await outbox.close()
+
+
+# -- the buffer ----------------------------------------------------------------------------------
+
+
+async def test_a_full_buffer_refuses_each_that_finds_no_room(transport: MemoryTransport) -> None:
+    outbox = Outbox(transport, counters=Counters(), recovery=Recovery(max_size=3))
+    await transport.disconnect()
+    first = [outbox.begin(message(0)), asyncio.ensure_future(outbox.send(message(1)))]
+    await wait_for(lambda: outbox.buffered == 2)
+    many = asyncio.ensure_future(outbox.send_many([message(2), message(3), message(4)]))
+    await wait_for(lambda: outbox.buffered == 3)
+    for sending in (outbox.send(message(5)), outbox.begin(message(6))):
+        with pytest.raises(BufferFullError, match="3 sends wait") as caught:
+            await sending
+        assert isinstance(caught.value.__cause__, NotConnectedError), "which says why"
+    await transport.connect()
+    assert await asyncio.gather(*first) == [1, 1]
+    outcomes = await many
+    assert outcomes[0] == 1
+    assert [type(one) for one in outcomes[1:]] == [BufferFullError] * 2
+    assert await stored(transport) == [0, 1, 2]
+    await outbox.send(message(7))
+    assert (outbox.buffered, await stored(transport)) == (0, [0, 1, 2, 7])
+    await outbox.close()
+
+
+async def test_each_waits_for_its_own_time_only(transport: MemoryTransport) -> None:
+    clock = ManualClock()
+    outbox = Outbox(transport, counters=Counters(), recovery=Recovery(ttl=30), clock=clock)
+    await transport.disconnect()
+    first = outbox.begin(message(1))
+    clock.advance(20)
+    second = outbox.begin(message(2))
+    clock.advance(9.5)
+    outbox.connection_changed("box", state("connecting"))  # it looks again
+    await asyncio.sleep(0)
+    assert outbox.buffered == 2
+    clock.advance(0.5)
+    outbox.connection_changed("box", state("connecting"))
+    with pytest.raises(BufferExpiredError, match="no connection for 30 s") as caught:
+        await first
+    assert isinstance(caught.value.__cause__, NotConnectedError)
+    assert (outbox.buffered, second.done()) == (1, False)
+    await transport.connect()
+    assert await second == 1
+    assert await stored(transport) == [2]
+    await outbox.close()
+
+
+async def test_the_next_one_in_the_buffer_expires_by_itself(transport: MemoryTransport) -> None:
+    outbox = Outbox(transport, counters=Counters(), recovery=Recovery(ttl=0.05))
+    await transport.disconnect()
+    sending = [asyncio.ensure_future(outbox.send(message(n))) for n in range(3)]
+    outcomes = await asyncio.gather(*sending, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [BufferExpiredError] * 3
+    many = await outbox.send_many([message(3), message(4)])
+    assert [type(one) for one in many] == [BufferExpiredError] * 2
+    await transport.connect()
+    assert await outbox.send(message(5)) == 1
+    assert await stored(transport) == [5]
+    await outbox.close()
+
+
+async def test_a_caller_that_gives_up_takes_its_message_out_of_the_buffer(
+    transport: MemoryTransport,
+) -> None:
+    outbox = Outbox(transport, counters=Counters())
+    await transport.disconnect()
+    first, second = outbox.begin(message(1)), outbox.begin(message(2))
+    first.cancel()
+    await transport.connect()
+    assert await second == 1
+    assert await stored(transport) == [2]
+    await outbox.close()
+
+
+async def test_after_the_close_nothing_is_sent(transport: MemoryTransport) -> None:
+    for recovery in (Recovery(), Recovery(buffer=False)):
+        counters = Counters()
+        outbox = Outbox(transport, counters=counters, recovery=recovery)
+        assert await outbox.close() == 0
+        for sending in (outbox.send(message(1)), outbox.begin(message(1))):
+            with pytest.raises(ShuttingDownError, match="it was closed"):
+                await sending
+        with pytest.raises(ShuttingDownError, match="it was closed"):
+            await outbox.send_many([message(1)])
+        outbox.fell_back(message(1).message, "a", "b", OSError())
+        outbox.dropped(QUEUE, 1)
+        assert counters.sent == 0
+    assert await stored(transport) == []
+
+
+async def test_a_close_waits_for_what_is_under_way_and_for_the_buffer() -> None:
+    transport = Hanging()
+    await transport.connect()
+    await transport.apply_topology(Topology("box", queues=["events"]))
+    outbox = Outbox(transport, counters=Counters())
+    transport.hangs = True
+    one = outbox.begin(message(1))
+    many = asyncio.ensure_future(outbox.send_many([message(2)]))
+    await wait_for(lambda: transport.begun == 2)
+    closing = asyncio.create_task(outbox.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    transport.go.set()
+    assert await closing == 0
+    assert (await one, await many) == (1, [1])
+    await transport.disconnect()
+
+
+# -- what is sent together -----------------------------------------------------------------------
+
+
+class Noting(MemoryTransport):
+    """Notes the calls that store messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, int]] = []
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        self.calls.append(("send", len(messages)))
+        return await super().send(messages)
+
+    async def send_once(
+        self, messages: Sequence[Message], once: Once
+    ) -> Sequence[MatadorError | None]:
+        self.calls.append((f"once {once.scope}", len(messages)))
+        return await super().send_once(messages, once)
+
+    async def publish(
+        self, exchange: str, messages: Sequence[Message]
+    ) -> Sequence[int | MatadorError]:
+        self.calls.append((exchange, len(messages)))
+        return await super().publish(exchange, messages)
+
+
+BOUND = Topology(
+    "box",
+    queues=["events"],
+    exchanges=[Exchange("all", "fanout")],
+    bindings=[Binding("all", "events")],
+)
+
+
+@pytest.mark.parametrize("recovery", [Recovery(), Recovery(buffer=False)])
+async def test_each_run_of_the_same_destination_is_one_call_in_order(recovery: Recovery) -> None:
+    transport, counters = Noting(), Counters()
+    await transport.connect()
+    await transport.apply_topology(BOUND)
+    outbox = Outbox(transport, counters=counters, recovery=recovery)
+    exchange = BOUND.exchanges[0].name
+    parcels = [message(0), message(1), message(2, "", exchange), message(3), message(4, "x.y")]
+    parcels += [message(5, "", "nowhere")]
+    outcomes = await outbox.send_many(parcels)
+    assert outcomes[:4] == [1, 1, 1, 1]
+    assert all(isinstance(one, MatadorError) for one in outcomes[4:])
+    assert transport.calls == [("send", 2), (exchange, 1), ("send", 2), ("nowhere", 1)]
+    assert await stored(transport) == [0, 1, 2, 3]
+    assert counters.sent == 4
+    await outbox.close()
+    await transport.disconnect()
+
+
+async def test_many_are_sent_in_pieces_in_order() -> None:
+    transport = Noting()
+    await transport.connect()
+    await transport.apply_topology(BOUND)
+    outbox = Outbox(transport, counters=Counters())
+    assert await outbox.send_many([message(n) for n in range(1100)]) == [1] * 1100
+    assert transport.calls == [("send", 500), ("send", 500), ("send", 100)]
+    assert await stored(transport) == list(range(1100))
+    await outbox.close()
+    await transport.disconnect()
+
+
+async def test_what_is_sent_once_is_stored_once() -> None:
+    transport = Noting()
+    await transport.connect()
+    await transport.apply_topology(BOUND)
+    outbox = Outbox(transport, counters=Counters(), recovery=Recovery(buffer=False))
+    parcels = [message(n) for n in range(600)]
+    for _ in range(2):
+        assert await outbox.send_many(parcels, Once("replay")) == [1] * 600
+    assert transport.calls == [("once replay", 600)] * 2, "ids are compared many at a time"
+    assert await stored(transport) == list(range(600))
+    assert await outbox.send_many(parcels[:1]) == [1]
+    assert transport.calls[2:] == [("send", 1)]
+    await outbox.close()
+    await transport.disconnect()
+    unable = MemoryTransport(without=["once"])
+    await unable.connect()
+    await unable.apply_topology(BOUND)
+    outbox = Outbox(unable, counters=Counters())
+    assert await outbox.send_many(parcels[:2], Once("replay")) == [1, 1]
+    await outbox.close()
+    await unable.disconnect()
+
+
+# -- the circuit breaker -------------------------------------------------------------------------
+
+
+async def opened(transport: MemoryTransport, outbox: Outbox, failures: int) -> None:
+    """Fail so often that the circuit opens, while the transport is connected."""
+    for _ in range(failures):
+        assert outbox.circuit == "closed"
+        with pytest.raises(StorageFullError):
+            await outbox.send(message(99))
+    assert outbox.circuit == "open"
+
+
+class Full(MemoryTransport):
+    """Has no room, or no room for some, and holds up sends if told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.under_way = self.most = 0
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        if self.full:
+            return [StorageFullError("no room") for _ in messages]
+        self.under_way += len(messages)
+        self.most = max(self.most, self.under_way)
+        await self.go.wait()
+        self.under_way -= len(messages)
+        return await super().send(messages)
+
+
+@pytest.mark.parametrize("buffer", [True, False])
+async def test_while_the_circuit_is_open_sends_fail_at_once_and_then_a_few_are_tried(
+    buffer: bool,
+) -> None:
+    transport, clock, states = Full(), ManualClock(), list[str]()
+    await transport.connect()
+    await transport.apply_topology(BOUND)
+    outbox = Outbox(
+        transport,
+        counters=Counters(),
+        recovery=Recovery(buffer=buffer),
+        breaker=CircuitBreaker(threshold=3, recovery_time=60, successes=2),
+        clock=clock,
+        on_state=states.append,
+    )
+    assert outbox.circuit == "closed"
+    transport.full = True
+    for _ in range(2):
+        with pytest.raises(StorageFullError):
+            await outbox.send(message(99))
+    transport.full = False
+    assert await outbox.send(message(0)) == 1, "which ends the row of failures"
+    transport.full = True
+    await opened(transport, outbox, 3)
+    transport.full = False
+    for sending in (outbox.send(message(1)), outbox.begin(message(1))):
+        with pytest.raises(CircuitOpenError):
+            await sending
+    (refused,) = await outbox.send_many([message(1)])
+    assert isinstance(refused, CircuitOpenError)
+    clock.advance(59.9)
+    assert outbox.circuit == "open"
+    clock.advance(0.1)
+    assert outbox.circuit == "half-open"
+
+    transport.go.clear()
+    sending = [asyncio.ensure_future(outbox.send(message(n))) for n in range(2, 8)]
+    await wait_for(lambda: transport.under_way == 2)
+    assert outbox.buffered == 4, "the others wait for the trial"
+    transport.go.set()
+    assert await asyncio.gather(*sending) == [1] * 6
+    assert (outbox.circuit, states) == ("closed", ["open", "half-open", "closed"])
+    assert await stored(transport) == [0, *range(2, 8)]
+    await outbox.close()
+    await transport.disconnect()
+
+
+async def test_one_that_fails_on_trial_opens_the_circuit_for_all_that_wait() -> None:
+    transport, clock, states = Full(), ManualClock(), list[str]()
+    await transport.connect()
+    await transport.apply_topology(BOUND)
+    breaker = CircuitBreaker(threshold=1, recovery_time=60, successes=1)
+    outbox = Outbox(
+        transport, counters=Counters(), breaker=breaker, clock=clock, on_state=states.append
+    )
+    transport.full = True
+    await opened(transport, outbox, 1)
+    clock.advance(60)
+    sending = [asyncio.ensure_future(outbox.send(message(n))) for n in range(4)]
+    outcomes = await asyncio.gather(*sending, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [StorageFullError, *[CircuitOpenError] * 3]
+    assert (outbox.circuit, states) == ("open", ["open", "half-open", "open"])
+    clock.advance(59)
+    assert outbox.circuit == "open", "it counts from the failure on trial"
+    await outbox.close()
+    await transport.disconnect()
+
+
+async def test_messages_that_expire_in_the_buffer_open_the_circuit(
+    transport: MemoryTransport,
+) -> None:
+    breaker = CircuitBreaker(threshold=2, recovery_time=600)
+    outbox = Outbox(transport, counters=Counters(), recovery=Recovery(ttl=0.01), breaker=breaker)
+    await transport.disconnect()
+    for circuit in ("closed", "open"):
+        with pytest.raises(BufferExpiredError):
+            await outbox.send(message(1))
+        assert outbox.circuit == circuit
+    with pytest.raises(CircuitOpenError) as caught:
+        await outbox.send(message(1))
+    assert isinstance(caught.value.__cause__, NotConnectedError)
+    await outbox.close()
+
+
+@pytest.mark.parametrize("how", ["send", "begin", "send_many"])
+@pytest.mark.parametrize("under_way", [False, True])
+async def test_without_a_buffer_each_send_without_a_connection_is_one_failure(
+    how: str, under_way: bool
+) -> None:
+    class Leaving(MemoryTransport):
+        """Is connected again, and lost as soon as something is sent."""
+
+        async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+            await self.disconnect()
+            return [NotConnectedError("lost") for _ in messages]
+
+    transport = Leaving()
+    breaker = CircuitBreaker(threshold=3, recovery_time=600)
+    outbox = Outbox(
+        transport, counters=Counters(), recovery=Recovery(buffer=False), breaker=breaker
+    )
+    for number, circuit in enumerate(("closed", "closed", "open")):
+        if under_way:
+            await transport.connect()
+        outcome: Any
+        if how == "send_many":
+            (outcome,) = await outbox.send_many([message(number)])
+        else:
+            sending = outbox.send if how == "send" else outbox.begin
+            (outcome,) = await asyncio.gather(sending(message(number)), return_exceptions=True)
+        assert isinstance(outcome, NotConnectedError | CircuitOpenError)
+        assert outbox.circuit == circuit
+    assert outbox.buffered == 0
+    await outbox.close()
+
+
+def test_an_error_that_no_transport_should_raise_leaves_open_what_is_stored() -> None:
+    ours, cause = StorageFullError("full"), ValueError("bug")
+    assert as_ours(ours) is ours
+    unknown = as_ours(cause)
+    assert isinstance(unknown, SendUnconfirmedError)
+    assert (str(unknown), unknown.__cause__) == ("ValueError: bug", cause)

@@ -19,7 +19,7 @@ from matador import (
 from matador.errors import ConfigurationError
 from matador.model.message import Delivery, Properties, Receipt
 from matador.pubsub import AckStrategy, MessageContext, Publisher, Subscriber
-from matador.rpc import RpcServer
+from matador.rpc import RpcClient, RpcServer
 from matador.runtime.facts import Attempt, Sent
 from matador.runtime.hooks import Sending
 from matador.testing import wait_for
@@ -31,6 +31,11 @@ async def test_options_that_exclude_each_other() -> None:
         RpcServer("memory://", queue="q", ack=AckStrategy("manual"), delivery="at-most-once")
     with pytest.raises(ConfigurationError, match="retry policy"):
         Subscriber("memory://", exchange="e", queue="q", retry=3)  # type: ignore[arg-type] - users
+    for make in (RpcServer, RpcClient):
+        with pytest.raises(ConfigurationError, match="unknown option 'hook'; did you mean 'hooks'"):
+            make("memory://", queue="q", hook=())  # type: ignore[call-arg] - users
+    with pytest.raises(ConfigurationError, match="unknown option 'delivry'; did you mean 'deliver"):
+        RpcServer("memory://", queue="q", delivry="at-most-once")  # type: ignore[call-arg] - users
     server = RpcServer("memory://", queue="q")
     with pytest.raises(ConfigurationError, match="idempotent"):
         server.register("a", lambda: None, idempotent="maybe")  # type: ignore[arg-type] - users
@@ -193,3 +198,50 @@ async def test_the_senders_metadata_override_those_of_hooks() -> None:
         await publisher.publish_many([("a", 1), ("b", 2), ("a", 3)], metadata={"region": "us"})
     assert [one.metadata["region"] for one in seen.sent if one.metadata] == ["us"] * 3
     assert (seen.sending[0].names, seen.sending[0].count) == (("a", "b"), 3)
+
+
+class Loads(Hooks):
+    """Has metadata for every message."""
+
+    def load_universal_metadata(self) -> dict[str, Any]:
+        return {"region": "eu"}
+
+
+class Adds(Hooks):
+    """Adds metadata to a send."""
+
+    def on_send_enter(self, event: Sending) -> None:
+        event.metadata["region"] = event.metadata.get("region", "") + "us"
+
+
+@pytest.mark.parametrize(
+    ("hooks", "own", "region"),
+    [
+        ([], None, None),
+        ([Loads()], None, "eu"),
+        ([Adds()], None, "us"),
+        ([Loads(), Adds()], None, "us"),
+        ([Loads()], "own", "own"),
+        ([Adds()], "own", "own"),
+        ([Loads(), Adds()], "own", "own"),
+    ],
+)
+async def test_whose_metadata_travel_with_a_message(
+    hooks: list[Hooks], own: str | None, region: str | None
+) -> None:
+    seen, transport = Told(), MemoryTransport()
+    metadata = None if own is None else {"region": own}
+    async with Publisher(transport, exchange="e", hooks=[*hooks, seen]) as publisher:
+        await publisher.publish("a", 1, metadata=metadata)
+    (sent,) = seen.sent
+    assert (sent.metadata or {}).get("region") == region
+
+
+class Told(Hooks):
+    """Notes what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+
+    def on_sent(self, batch: Any) -> None:
+        self.sent += batch

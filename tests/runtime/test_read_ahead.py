@@ -52,13 +52,15 @@ async def send(app: Matador, count: int) -> None:
     await app.send_many(OrderPlaced(f"o-{n}") for n in range(count))
 
 
-async def test_quick_callbacks_are_read_ahead_of() -> None:
+async def test_quick_callbacks_are_read_ahead_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_module, "_LONGEST_WAIT", 600.0)
     transport, handler = FaultyTransport(), QuickThenSlow(10_000)
     async with make_app(transport, handler, topology=TOPOLOGY) as app:
         await send(app, 2000)
         await settled(app)
     assert 10 < max(transport.limits) <= MOST_HELD
     assert (handler.ended, handler.most) == (2000, 1), "still no more at once than slots"
+    assert not any(isinstance(one, Release) for one in transport.settled), "none has waited long"
 
 
 async def test_a_queue_whose_messages_may_run_once_only_is_not_read_ahead() -> None:

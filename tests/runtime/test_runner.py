@@ -12,12 +12,13 @@ import pytest
 from tests.support.shop import OrderPlaced, subscribed
 
 from matador import Envelope, Hooks, Matador, Schema, StandardRetryPolicy
+from matador.errors import TimeoutError
 from matador.runtime.calls import Calls, InOwnContext
 from matador.runtime.facts import Received
 from matador.runtime.hooks import Proceed
 from matador.runtime.interruption import Interruption
 from matador.runtime.threads import Threads
-from matador.testing import wait_for
+from matador.testing import ManualClock, wait_for
 
 
 class Failure(Exception):
@@ -106,3 +107,34 @@ async def test_a_slot_that_is_cancelled_after_its_worker_was_closed_ends() -> No
     assert not interruption.happened
     await interruption.stop()
     assert interruption.happened
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_limit_that_was_kept_is_forgotten(fails: bool) -> None:
+    clock, threads = ManualClock(), Threads(1)
+    calls = Calls(threads, Interruption(), clock)
+
+    async def work() -> str:
+        clock.advance(9)
+        if fails:
+            raise ValueError("no")
+        return "done"
+
+    (outcome,) = await asyncio.gather(calls.limited(work(), 10, "work"), return_exceptions=True)
+    assert str(outcome) == ("no" if fails else "done")
+    clock.advance(100)  # an alarm that was left would end what has ended already
+    threads.close()
+
+
+async def test_a_limit_that_was_not_kept_is_the_callbacks_own_error() -> None:
+    clock, threads = ManualClock(), Threads(1)
+    calls = Calls(threads, Interruption(), clock)
+
+    async def work() -> None:
+        clock.advance(10)
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError, match="work took longer than its timeout of 10 s") as caught:
+        await calls.limited(work(), 10, "work")
+    assert caught.value.interrupted
+    threads.close()

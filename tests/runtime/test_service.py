@@ -556,6 +556,19 @@ async def test_a_lost_connection_is_counted_once(caplog: pytest.LogCaptureFixtur
         assert post.metrics().connection_recoveries == 1
 
 
+async def test_connections_of_a_group_are_counted_separately(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL, "matador.transport")
+    async with Post() as post:
+        for name in ("rabbitmq", "redis"):
+            post.connection_changed(name, ConnectionState("reconnecting", attempt=1))
+        for recoveries, name in enumerate(("rabbitmq", "redis"), 1):
+            post.connection_changed(name, ConnectionState("connected"))
+            assert post.metrics().connection_recoveries == recoveries
+        assert post.metrics().connection_losses == 2
+
+
 async def test_pausing_before_a_start_holds_after_it() -> None:
     handler = Handler()
     app = make_app(None, handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import stat
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from matador import SqliteCheckpointStore
 from matador.errors import CheckpointStoreError
-from matador.testing import ManualClock
+from matador.testing import ManualClock, wait_for
 
 
 async def pragma(store: SqliteCheckpointStore, name: str) -> Any:
@@ -123,3 +124,22 @@ async def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
             await store.save("e-1", "charge", b"1")
     await store.save("e-1", "charge", b"1")
     await store.close()
+
+
+def threads() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("matador-checkpoints")]
+
+
+async def test_a_store_that_is_closed_or_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    store = SqliteCheckpointStore(tmp_path / "steps.db")
+    for _ in range(2):
+        await store.open()
+        await store.open()
+        assert len(threads()) == 1
+        await store.close()
+        assert threads() == []
+    await store.close()
+    missing = SqliteCheckpointStore(tmp_path / "no" / "such" / "folder.db", busy_timeout=0.01)
+    with pytest.raises(CheckpointStoreError, match="folder"):
+        await missing.open()
+    await wait_for(lambda: threads() == [])

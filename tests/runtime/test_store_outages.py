@@ -166,6 +166,7 @@ async def test_steps_wait_for_the_checkpoint_store(
     assert sorted(charged) == sorted(finished) == ALL
 
 
+@pytest.mark.timeout(900)  # it starts up to 14 processes, one after the other
 async def test_a_wait_for_a_dead_process_is_no_delivery_of_a_poisoned_message(
     broker: tuple[str, str], redis: OwnServer, tmp_path: Path
 ) -> None:

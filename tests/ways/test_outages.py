@@ -233,6 +233,8 @@ async def test_the_broker_comes_back(
             for one in each.services:
                 await wait_for(lambda one=one: health(one).status == "healthy", timeout=60)
                 assert health(one).disconnected_since is None
+                counted = one.metrics()
+                assert counted.connection_losses == counted.connection_recoveries >= 1
             await each.done(QUICK + 1)
             for states in each.states.values():
                 seen = [one for one in dict.fromkeys(states.seen) if one != "connecting"]

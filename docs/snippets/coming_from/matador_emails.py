@@ -18,12 +18,8 @@ def newsletter(region: str) -> None:
 
 async def main() -> None:
     async with queue, Worker(queue):
-        await queue.schedule(
-            "newsletter",
-            newsletter.name,
-            {"region": "north"},
-            cron="0 7 * * *",
-            timezone="Europe/Berlin",
+        await newsletter.schedule("newsletter", cron="0 7 * * *", timezone="Europe/Berlin").add(
+            region="north"
         )
         handle = await welcome.with_options(delay=1).add("ada@example.com")
         print(await handle.result(timeout=30))

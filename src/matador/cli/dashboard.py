@@ -169,7 +169,7 @@ def dashboard(
     def ready() -> None:
         common.show({"url": url, "history": str(options.history)}, remark=f"dashboard on {url}")
         if not options.needs_login:
-            note("everybody on this machine may use it; --token-file asks for a token")
+            note("every user of this machine may use it; --token-file asks for a token")
 
     with contextlib.suppress(KeyboardInterrupt):  # the server has finished by then
         asyncio.run(serve(served, listener, ready))

@@ -53,7 +53,7 @@ class DashboardOptions:
         host: the address to listen on. Any but this machine's own needs a token.
         port: the port to listen on.
         token: whoever has it may look and act; or the tokens of several users by their names. None,
-            and no ``read_token`` either: everybody on this machine may.
+            and no ``read_token`` either: every user of this machine may.
         read_token: whoever has it may only look; or those of several users.
         allowed_hosts: names by which browsers reach the dashboard, besides addresses and
             ``localhost``.

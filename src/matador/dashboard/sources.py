@@ -90,18 +90,20 @@ class Source(observed.Source):
         reader = self.service.reader or self.reader
         reader.renewed(delivery_of(letter.stored), queue, Edit(data))
 
-    @property
-    def handlers(self) -> list[tuple[str, str]]:
-        """What runs for which name: job, command or consumer. Neither events nor patterns."""
+    def handlers_of(self, queue: str) -> dict[str, str]:
+        """What runs for which name in a queue: job, command or consumer. Neither events nor
+        patterns.
+        """
         match self.service:
             case Queue() as jobs:
-                return [(name or "any", "") for name in jobs.declared]
+                return {name or "any": "" for name in jobs.declared}
             case RpcServer() as server:
-                return [(name, one.name) for name, one in server.functions.items()]
-            case QueueService() as service:
-                return [(one.name, read.name) for one, read in service.consumers.values()]
+                return {name: one.name for name, one in server.functions.items()}
+            case QueueService() as service if queue in service.consumers:
+                consumer, function = service.consumers[queue]
+                return {consumer.name: function.name}
             case _:
-                return []
+                return {}
 
     def title_of(self, name: str) -> str:
         """How the history calls a message of this way in."""
@@ -187,7 +189,8 @@ def _name(service: Target) -> str:
         case RpcServer() | Subscriber() | Worker():
             return service.queue
         case QueueService():
-            return "channels"
+            names = (consumer.channel for consumer, _ in service.consumers.values())
+            return ", ".join(dict.fromkeys(names))
 
 
 def _named(sources: Sequence[Source]) -> Iterable[WatchedQueue]:

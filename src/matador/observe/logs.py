@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import TracebackType
 
 import msgspec
 
@@ -66,11 +67,11 @@ class JsonFormatter(logging.Formatter):
                     line[name.removeprefix(_PREFIX)] = _value(value)  # overrides the context
             else:
                 line.setdefault(name, _value(value))
-        error = record.exc_info[1] if record.exc_info else None
+        _, error, begin = record.exc_info or (None, None, None)
         if error is not None:
             line.setdefault("error_type", type(error).__name__)
             line.setdefault("error", _text(error))
-            line["traceback"] = _text(_traceback(error))
+            line["traceback"] = _text(_traceback(error, begin))
         if record.stack_info:
             line["stack"] = _text(record.stack_info)
         try:
@@ -86,11 +87,11 @@ def _message(record: logging.LogRecord) -> str:
         return f"{record.msg!s} (its arguments could not be formatted: {type(error).__name__})"
 
 
-def _traceback(error: BaseException) -> str:
+def _traceback(error: BaseException, begin: TracebackType | None) -> str:
     try:
-        return "".join(traceback.format_exception(error))
+        return "".join(traceback.format_exception(type(error), error, begin))
     except Exception:  # noqa: BLE001 - its __str__ may raise anything
-        return "".join(traceback.format_tb(error.__traceback__))
+        return "".join(traceback.format_tb(begin))
 
 
 def _value(value: object) -> object:

@@ -65,7 +65,8 @@ class Connection:
             self._url, owned = given, False  # found in the event loop that opens it
         else:
             options: dict[str, Any] = {}
-            if recovery is not None and recovery.reconnect and not given.startswith("sqlite:"):
+            is_file = given.lower().startswith("sqlite:")
+            if recovery is not None and recovery.reconnect and not is_file:
                 options["reconnect"] = recovery.reconnect
             self._transport = transport_from_url(given, **options)
         self._owned = isinstance(given, str) if owned is None else owned

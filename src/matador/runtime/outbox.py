@@ -188,8 +188,8 @@ class Outbox:
                     self._note(outcome)
                 return outcome
             self._note(outcome)
-            if isinstance(outcome, NotConnectedError) and not self._closed:
-                return await self._wait_for_connection(place, parcel)  # nothing was stored
+            if isinstance(outcome, NotConnectedError) and not self._closed:  # nothing was stored
+                return await self._wait_for_connection(place, parcel, noted=True)
         except MatadorError as error:
             return error
         return outcome
@@ -241,7 +241,7 @@ class Outbox:
         for at, (place, parcel) in enumerate(parcels):
             if isinstance(outcomes[at], NotConnectedError) and not self._closed:
                 try:
-                    waiting[at] = self._wait_for_connection(place, parcel)
+                    waiting[at] = self._wait_for_connection(place, parcel, noted=True)
                 except MatadorError as error:
                     outcomes[at] = error
         if waiting:
@@ -269,13 +269,13 @@ class Outbox:
             if isinstance(found, int):
                 outcome.set_result(found)
             elif isinstance(found, NotConnectedError) and not self._closed:
-                wait()  # nothing was stored
+                wait(noted=True)  # nothing was stored
             else:
                 _fail(outcome, found)
 
-        def wait() -> None:
+        def wait(*, noted: bool) -> None:
             try:
-                self._wait_for_connection(place, parcel, outcome)
+                self._wait_for_connection(place, parcel, outcome, noted=noted)
             except MatadorError as error:
                 _fail(outcome, error)
 
@@ -284,7 +284,7 @@ class Outbox:
         elif not self._waiting and self._is_away is None and self._room is None:
             self._sends.submit(parcel).add_done_callback(sent)
         else:
-            wait()
+            wait(noted=False)
         return outcome
 
     @property
@@ -368,14 +368,23 @@ class Outbox:
     # -- the buffer -------------------------------------------------------------------------------
 
     def _wait_for_connection(
-        self, place: int, parcel: Parcel, outcome: asyncio.Future[int] | None = None
+        self,
+        place: int,
+        parcel: Parcel,
+        outcome: asyncio.Future[int] | None = None,
+        *,
+        noted: bool = False,
     ) -> Awaitable[int]:
-        """Wait in the order of the calls: one that was under way comes before later ones."""
+        """Wait in the order of the calls: one that was under way comes before later ones.
+
+        ``noted``: its failure was counted already.
+        """
         away = self._is_away
         if self._circuit is not None and self.circuit == "open":
             raise CircuitOpenError from away
         if not self._recovery.buffer and away is not None:
-            self._failed()
+            if not noted:
+                self._failed()
             raise away
         # Without a buffer, too: while the circuit breaker tries the broker, sends wait their turn.
         if len(self._waiting) >= self._recovery.max_size:

@@ -27,7 +27,7 @@ from matador.errors import (
 )
 from matador.model.message import DELIVERIES_HEADER, Complete, DeadLetter, Delivery, Release, Retry
 from matador.model.options import optional_seconds, optional_whole_number
-from matador.model.text import LONGEST_TEXT, SHORT_TEXT, error_text, loggable, storable_text
+from matador.model.text import LONGEST_TEXT, SHORT_TEXT, error_text, storable_text
 from matador.policy.admission import refuse
 from matador.policy.retry import (
     Decision,
@@ -40,6 +40,7 @@ from matador.runtime.acknowledgement import Acknowledgement, decided
 from matador.runtime.calls import INTERRUPTED, Calls, InOwnContext, Ran, raising
 from matador.runtime.checkpoints import DEAD_LETTER_TTL, CheckpointStore, NoCheckpointStore
 from matador.runtime.dedup import Deduplicator
+from matador.runtime.error_headers import log_info
 from matador.runtime.facts import Attempt, Received, plain_data
 from matador.runtime.hooks import CheckpointEvent, HookSet
 from matador.runtime.leases import LeaseKeeper
@@ -625,7 +626,7 @@ class Pipeline:
             type(error).__name__,
             error_text(error),
             next_,
-            exc_info=loggable(error) if level == logging.ERROR and surprising else None,
+            exc_info=log_info(error) if level == logging.ERROR and surprising else None,
             extra=_extra(self._way.fact(work)),
         )
 

@@ -176,7 +176,7 @@ class Service:
         self._closers: list[tuple[str, Callable[[], Coroutine[Any, Any, object]]]] = []
         self._paused = False
         self._disconnected_since: float | None = None
-        self._is_lost = False
+        self._lost: set[str] = set()
 
     def another(self) -> Self:
         """The same, not started, with a connection of its own if it was made with a URL.
@@ -823,15 +823,15 @@ class Service:
         """Called by the transport: the connection is in another state now."""
         if state.status == "connected":
             self._disconnected_since = None
-            if self._is_lost:
+            if transport in self._lost:
                 self._counters.connection_recoveries += 1
-            self._is_lost = False
+                self._lost.remove(transport)
         else:
             if self._disconnected_since is None:
                 self._disconnected_since = self._clock.time()
             if state.status == "reconnecting" and state.attempt <= 1:
                 self._counters.connection_losses += 1
-                self._is_lost = True
+                self._lost.add(transport)
         if state.error is not None:
             self._counters.last_error = error_text(state.error, SHORT_TEXT)
         hook = self._hooks.on_connection_state_change

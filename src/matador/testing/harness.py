@@ -16,7 +16,7 @@ from matador.model.envelope import Envelope
 from matador.model.options import Seconds, seconds, suggestion
 from matador.policy.retry import SendToDeadLetters
 from matador.pubsub import Subscriber
-from matador.rpc import RpcServer
+from matador.rpc import RemoteError, RpcServer
 from matador.runtime.facts import Attempt, NotSent, Received, Sent
 from matador.runtime.hooks import Hooks
 from matador.runtime.service import Service
@@ -185,9 +185,16 @@ class Harness:
         self.clock.advance(max(0.0, due - self.clock.monotonic()) + _A_LITTLE)
 
     async def _answered(self, call: Coroutine[Any, Any, T], what: str) -> T:
-        """Wait for a reply, and move the clock to the retries that it takes."""
-        loop = asyncio.get_running_loop()
+        """Wait for a reply, and move the clock to the retries that it takes.
+
+        A server replies before it settles the message: waits until the attempt is recorded.
+        """
+        loop, before = asyncio.get_running_loop(), len(self._record.attempts)
         task, silent_since = asyncio.create_task(call), loop.time()
+
+        def is_recorded() -> bool:
+            return any(one.outcome != "retry" for one in self._record.attempts[before:])
+
         try:
             while not task.done():
                 await asyncio.wait([task], timeout=_SILENCE / 10)
@@ -197,6 +204,8 @@ class Harness:
                     self._move_to(due)
                 elif loop.time() - silent_since > _SILENCE:
                     raise RpcTimeoutError(f"{what}: no reply, and nothing is left to be handled")
+            if isinstance(task.exception(), RemoteError | None):
+                await wait_for(is_recorded, timeout=5, message=f"the attempt of {what}")
             return task.result()
         finally:
             task.cancel()

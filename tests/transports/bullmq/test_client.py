@@ -13,6 +13,7 @@ from matador.model.message import ConnectionState
 from matador.testing import wait_for
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
 from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.kit.options import read_address
 
 
 async def nothing(_: BullMQSession) -> None:
@@ -31,7 +32,7 @@ async def test_a_command_in_flight_leaves_no_connection_when_the_client_stops(
     server: OwnServer, client: Any
 ) -> None:
     name = f"closing-{uuid.uuid4().hex[:8]}"
-    address = BullMQAddress.parse(f"bullmq://127.0.0.1:{server.port}/0?name={name}")
+    address = read_address(BullMQAddress, f"bullmq://127.0.0.1:{server.port}/0?name={name}")
     for turns in range(24):  # the command has come a little further each time
         bullmq = BullMQClient(address, restore=nothing, on_state=unseen)
         await bullmq.start()
@@ -49,18 +50,19 @@ async def test_a_command_in_flight_leaves_no_connection_when_the_client_stops(
     await wait_for(none)
 
 
-async def test_a_canceled_close_leaves_no_connection(server: OwnServer, client: Any) -> None:
+async def test_a_stop_that_is_canceled_leaves_no_connection(server: OwnServer, client: Any) -> None:
     name = f"closing-{uuid.uuid4().hex[:8]}"
-    address = BullMQAddress.parse(f"bullmq://127.0.0.1:{server.port}/0?name={name}")
+    address = read_address(BullMQAddress, f"bullmq://127.0.0.1:{server.port}/0?name={name}")
     for turns in range(12):
         bullmq = BullMQClient(address, restore=nothing, on_state=unseen)
-        session = await bullmq.open()
-        await session.connect_blocking()
-        closing = asyncio.create_task(session.close())
+        await bullmq.start()
+        await (await bullmq.wait_connected()).connect_blocking()
+        stopping = asyncio.create_task(bullmq.stop())
         for _ in range(turns):
             await asyncio.sleep(0)
-        closing.cancel()
-        await asyncio.gather(closing, return_exceptions=True)
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        await bullmq.stop()
 
     async def none() -> bool:
         return await connections(client, f"matador-{name}") == 0

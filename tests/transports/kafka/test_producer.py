@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +16,7 @@ from tests.transports.kafka.conftest import Open
 
 from matador.errors import QueueNotFoundError, SendUnconfirmedError
 from matador.model.topology import Topology
+from matador.testing import wait_for
 from matador.transports.kafka.options import read_kafka_address
 from matador.transports.kafka.producer import KafkaProducer, Location, ReportCallback
 from matador.transports.kafka.wire import Record
@@ -95,3 +98,26 @@ async def test_every_sender_gets_its_own_reports(
         assert len({(one.partition, one.offset) for one in places}) == 300
     finally:
         await producer.close()
+
+
+@pytest.mark.broker
+@pytest.mark.xdist_group("kafka")
+async def test_a_producer_that_has_sent_leaves_nothing_behind(
+    url: str, open_transport: Open, topology: Topology
+) -> None:
+    """The client library never releases what a delivery report raises. The frames in a traceback
+    would keep the producer with its threads and sockets, and take memory for each send."""
+    await open_transport()
+    settings = read_kafka_address(url, {}).producer_settings()
+    producer = KafkaProducer(settings, "Kafka", lambda _: None, limit=1_000_000)
+    for _ in range(20):
+        await producer.send([Record(topology.full_name("events"), b"1", None, [])])
+    await producer.close()
+    gone = weakref.ref(producer)
+    del producer
+
+    def collected() -> bool:
+        gc.collect()
+        return gone() is None
+
+    await wait_for(collected)

@@ -23,6 +23,7 @@ from matador.dashboard.guard import field, form_of, read_number
 from matador.dashboard.letter_index import BATCH, Entry, IndexFilter
 from matador.dashboard.moves import Move
 from matador.dashboard.pages.errors import not_found, said
+from matador.dashboard.render import plural
 from matador.dashboard.sources import WatchedQueue
 from matador.errors import ConfigurationError, MatadorError, QueueNotFoundError
 from matador.events.field_filters import FieldFilters
@@ -387,7 +388,7 @@ async def begin_move(request: Request) -> Response:
         numbers = [one for one in given if one is not None]
         if not numbers:
             return said(request, "Select at least one dead letter.", HTTPStatus.BAD_REQUEST)
-        what = f"{len(numbers):,} selected dead letters"
+        what = plural(len(numbers), "selected dead letter")
 
         async def choose(found: Callable[[int], None]) -> list[int]:
             return numbers

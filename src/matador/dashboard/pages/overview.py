@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
+from matador.channels import QueueService
 from matador.dashboard.desk import Desk, desk_of
 from matador.dashboard.pages.listing import listing
 from matador.dashboard.problems import find_problems, is_alive, living_workers
@@ -60,7 +61,8 @@ async def overview_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
         "stats": stats,
         "period": period,
         "periods": PERIODS,
-        "waiting": sum(one.ready + one.delayed for one in depths),
+        "waiting": sum(one.ready for one in depths),
+        "delayed": sum(one.delayed for one in depths),
         "running": sum(one.in_flight for one in depths),
         "counts": desk.monitor.counts_messages,
         "alive": None if alive is None else len(alive),
@@ -163,28 +165,26 @@ def _of_others(
     desk: Desk, source: Source, edges: Edges, letters: Letters
 ) -> tuple[str, str, list[Row]]:
     """A section for a source that has no events: what it declares, and what was seen there."""
-    rows: dict[str, Row] = {}
-    declared = dict(source.handlers)
-    queues = [one for one in desk.sources.queues if one.source is source]
-    seen = {
-        key: edge for key, edge in edges.items() if edge.queue in {one.full_name for one in queues}
-    }
-    by_title = {key[0]: edges.pop(key) for key in seen}
-    counts: Counter[str] = Counter()
-    for queue in queues:
+    rows: list[Row] = []
+    for queue in [one for one in desk.sources.queues if one.source is source]:
+        declared = source.handlers_of(queue.full_name)
+        here = [key for key, edge in edges.items() if edge.queue == queue.full_name]
+        by_title = {key[0]: edges.pop(key) for key in here}
+        counts: Counter[str] = Counter()
         for key in [key for key in letters if key[0] == queue.name]:
             counts[key[1]] += letters.pop(key)
-    titles = {source.title_of(name): name for name in (*declared, *counts)}
-    for title in sorted({*titles, *by_title}):
-        name = titles.get(title) or title.removesuffix(source.title_of(""))
-        edge, function = by_title.get(title, Edge()), declared.get(name, "")
-        link = _letters(queues[0].name if len(queues) == 1 else "", name)
-        rows[name] = Row(name or "cannot be decoded", function, "", edge, counts[name], link)
+        titles = {source.title_of(name): name for name in (*declared, *counts)}
+        more = f"queue {queue.name}" if isinstance(source.service, QueueService) else ""
+        for title in sorted({*titles, *by_title}):
+            name = titles.get(title) or title.removesuffix(source.title_of(""))
+            edge, function = by_title.get(title, Edge()), declared.get(name, "")
+            link = _letters(queue.name, name)
+            rows.append(Row(name or "cannot be decoded", function, more, edge, counts[name], link))
     where = f"{source.way}, {source.transport.name}"
     if isinstance(source.service, Subscriber):
         bound = (f"{pattern} → {route.handler}" for pattern, route in source.service.bindings)
         where += f" · {', '.join(bound)}"
-    return source.name, where, list(rows.values())
+    return source.name, where, rows
 
 
 def _letters(queue: str, name: str, receiver: str = "") -> str:

@@ -55,7 +55,7 @@ async def queues_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
 
     def waiting(view: QueueView) -> int:
         depth = view.counts.depth
-        return -1 if depth is None else depth.ready + depth.delayed
+        return -1 if depth is None else depth.ready
 
     def age(view: QueueView) -> float:
         return 0.0 if view.oldest_at is None else 1 / view.oldest_at

@@ -8,11 +8,9 @@ import os
 import socket
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matador.charts.markup import titled
 from matador.errors import HistoryError
@@ -28,6 +26,7 @@ from matador.observe.history.records import (
 )
 from matador.observe.history.store import HistoryStore
 from matador.observe.journal.segments import writer_name
+from matador.runtime.error_headers import traceback_of
 from matador.runtime.facts import Attempt, Received
 from matador.runtime.hooks import Hooks
 from matador.storage.paths import local_path
@@ -206,9 +205,5 @@ def _storable(one: RunningMessage) -> RunningMessage:
     return RunningMessage(storable_text(one.id), *names, one.queue, one.since)
 
 
-def _traceback(error: BaseException) -> str | None:
-    try:
-        lines: Any = traceback.format_exception(error)
-        return storable_text("".join(lines)[-_LONGEST_TRACEBACK:], _LONGEST_TRACEBACK)
-    except Exception:  # noqa: BLE001 - an error's __str__ may raise anything
-        return None
+def _traceback(error: BaseException) -> str:
+    return storable_text(traceback_of(error)[-_LONGEST_TRACEBACK:], _LONGEST_TRACEBACK)

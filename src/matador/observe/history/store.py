@@ -202,8 +202,8 @@ class HistoryStore:
         """Waiting messages and dead letters of each queue, the most in each step."""
         with self._using() as file:
             return file.execute(
-                "SELECT at - at % ?, queue, max(coalesce(ready, 0) + coalesce(delayed, 0)), "
-                "max(coalesce(dead, 0)) FROM depths WHERE at >= ? GROUP BY 1, 2 ORDER BY 1",
+                "SELECT at - at % ?, queue, max(coalesce(ready, 0)), max(coalesce(dead, 0)) "
+                "FROM depths WHERE at >= ? GROUP BY 1, 2 ORDER BY 1",
                 (step, since),
             ).fetchall()
 

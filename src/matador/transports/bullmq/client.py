@@ -267,12 +267,10 @@ class BullMQSession:
 
     async def close(self) -> None:
         self.fail(NotConnectedError("disconnected"))
-        try:
-            for connection in (self._pipelined, *self._blocking):
-                await connection.close()
-        finally:  # also if this is canceled
-            with contextlib.suppress(Exception):
-                await self.client.aclose()
+        for connection in (self._pipelined, *self._blocking):
+            await connection.close()
+        with contextlib.suppress(Exception):
+            await self.client.aclose()
 
 
 class BullMQClient(ServerClient[BullMQSession]):

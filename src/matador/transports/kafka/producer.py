@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -48,6 +47,10 @@ Report: TypeAlias = MatadorError | Location | None
 
 class _ReportArrived(Exception):
     """Ends a flush: the client library keeps the other reports for the next poll."""
+
+
+_REPORT_ARRIVED = _ReportArrived()
+"""Always the same object: the client library never releases what a report raises."""
 
 
 class Batch:
@@ -225,7 +228,7 @@ class KafkaProducer:
     def reported(self) -> None:
         """A record has its report. The thread leaves the others to the loop."""
         if self._blocked == 0 and threading.get_ident() == self._waiter:
-            raise _ReportArrived
+            raise _REPORT_ARRIVED
 
     def unconfirmed(self, message: KafkaMessage) -> MatadorError:
         """The error for a record that the client library calls stored, but without an offset.
@@ -282,15 +285,18 @@ class KafkaProducer:
                     self._producer.flush(_POLL)
             except Empty:
                 self._poll()
-            except _ReportArrived:
+            except _ReportArrived as arrived:
+                _drop_frames(arrived)
                 if self._call(self._take_reports):
                     continue
             self._ring_again()
 
     def _poll(self) -> None:
         """Receive errors of the connection while nothing is being sent."""
-        with suppress(_ReportArrived):
+        try:
             self._producer.poll(0)
+        except _ReportArrived as arrived:
+            _drop_frames(arrived)
 
     def _take_reports(self) -> None:
         """In the loop: take the reports that have arrived by now."""
@@ -307,6 +313,11 @@ class KafkaProducer:
         self._rung = False
         if len(self._producer):  # also for records that were sent meanwhile
             self._ring()
+
+
+def _drop_frames(error: Exception) -> None:
+    """Drop the frames that an error passed through: they hold the producer."""
+    error.__traceback__ = error.__context__ = None
 
 
 Tell: TypeAlias = Callable[[int, KafkaError | BaseException | None, KafkaMessage | None], None]

@@ -80,7 +80,7 @@ class MemoryTransport(BaseTransport):
             ConfigurationError: the address is malformed, or has an unknown option.
         """
         location, _, query = url.partition("?")
-        if location.rstrip("/") != "memory:":
+        if location.lower().rstrip("/") != "memory:":
             raise ConfigurationError("memory: the address has a host or a path; write memory://")
         return cls(**read_options(MemoryOptions, query, options))
 

@@ -55,6 +55,7 @@ class OutgoingMessages:
         self._clock = clock
         self._routes: dict[str, AmqpRoute] = {}
         self._exchanges: set[str] = set()
+        self._internal: dict[bytes, bool] = {}
         self._delays_missing: MatadorError | None = None
         self._refusing: dict[str, str] = {}
         self.made: set[Hop] = set()
@@ -76,6 +77,7 @@ class OutgoingMessages:
         ``refusing``: the ``x-overflow`` of those that refuse messages while they are full.
         """
         self._delays_missing = delays_missing
+        self._internal.clear()
         self.made.clear()  # somebody may have deleted them
         self.refused.clear()
         for queue in topology.queues:
@@ -87,12 +89,19 @@ class OutgoingMessages:
     def declared(self, topology: Topology) -> None:
         """The exchanges of this topology carry what users publish."""
         self._exchanges.update(exchange.name for exchange in topology.exchanges)
+        self._internal.clear()
 
     def is_internal(self, exchange: bytes) -> bool:
         """Does this exchange reach queues by their names, rather than by users' routing keys?
 
         Also those of topologies that were not applied here, by their names: tools read any queue.
         """
+        known = self._internal.get(exchange)  # asked for nearly every delivery
+        if known is None:
+            known = self._internal[exchange] = self._reaches_by_name(exchange)
+        return known
+
+    def _reaches_by_name(self, exchange: bytes) -> bool:
         name = str(exchange, "utf-8", "replace")
         if name in self._exchanges:
             return False
@@ -111,6 +120,7 @@ class OutgoingMessages:
     def forget(self, queue: str) -> None:
         """Reach a queue directly again: it no longer belongs to a topology."""
         self._routes.pop(queue, None)
+        self._internal.clear()
 
     def publication(self, message: Message, reserve: int = wire.RESERVE) -> Publication:
         """What to publish for a message; ``reserve`` bytes are left for its retries.

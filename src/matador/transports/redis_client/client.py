@@ -89,10 +89,12 @@ class ServerClient(ABC, Generic[AnyConnection]):
 
     async def stop(self) -> None:
         """Finish the commands in flight, and disconnect."""
-        if self.state.status == "connected":
-            await self._supervisor.connection.drain()
-        await self._supervisor.stop()
-        await self._drop()
+        try:
+            if self.state.status == "connected":
+                await self._supervisor.connection.drain()
+            await self._supervisor.stop()
+        finally:
+            await self._drop()
 
     async def wait_connected(self) -> AnyConnection:
         """Wait for a connection.
@@ -151,5 +153,10 @@ class ServerClient(ABC, Generic[AnyConnection]):
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        if connection is None:
+            return
+        closing = asyncio.create_task(connection.close())
+        try:
+            await asyncio.shield(closing)
+        finally:  # a caller that is canceled leaves no connection open
+            await asyncio.wait([closing])
