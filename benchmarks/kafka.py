@@ -20,8 +20,8 @@ send confirmed by its own delivery report, commits after a handler that counts.
 
 All confirm and commit alike: each send awaits its own report, and nothing is committed before its
 handler has returned. Ours promises more: it also stores how often each message was delivered,
-before its handler begins, so that one that kills its worker is known as such. That is in the same
-commits. The bare loop and FastStream do not count.
+before its handler begins or a few milliseconds later, so that one that kills its worker is known as
+such. That is in the same commits. The bare loop and FastStream do not count.
 
 CPU time is that of the contestant's process. It says more than rates on a machine that is busy with
 other work, where who needs more of it also waits longer for it.

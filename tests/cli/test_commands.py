@@ -595,7 +595,7 @@ def test_what_the_client_of_kafka_says_at_each_try_is_left_out(
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     show_logs(logging.WARNING)
-    from matador.transports.kafka.repetitions import LOG  # it needs the client library
+    from matador.transports.kafka.options import LOG  # it needs the client library
 
     LOG.error("FAIL [matador#producer-2] [thrd:127.0.0.1:1/bootstrap]: Connection refused")
     LOG.error("a message was not stored")

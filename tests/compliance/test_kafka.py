@@ -16,7 +16,7 @@ from matador.testing.compliance.bench import bodies
 from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 from matador.transports.kafka import KafkaTransport
-from matador.transports.kafka.names import topic_name
+from matador.transports.kafka.topics import topic_name
 
 pytestmark = pytest.mark.broker
 

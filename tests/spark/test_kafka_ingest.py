@@ -47,7 +47,7 @@ from matador.spark.tables.delta import DeltaTable
 from matador.spark.tables.ingest import IngestProgress
 from matador.spark.tables.log_offsets import LogStart
 from matador.testing import wait_for
-from matador.transports.kafka.log import KafkaLog
+from matador.transports.kafka.reader import KafkaLog
 
 
 @event("parcel.sent", description="A parcel left.")

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 from tests.support.kafka import servers_of
 
-from matador.transports.kafka.names import topic_name
+from matador.transports.kafka.topics import topic_name
 
 _BODIES: tuple[bytes | None, ...] = (
     *(None, b"", b" ", b"x", b"null", b"true", b"7", b'"text"', b"{", b"[]", b"{}"),

@@ -146,6 +146,8 @@ class Consumer:
 
     def start(self) -> None:
         """Start to receive."""
+        if self._reads_ahead and isinstance(self._subscription, ReadingAhead):
+            self._subscription.read_ahead(0)  # until it is measured
         self._make_slots()
         self._fetcher = asyncio.create_task(self._fetch(), name=f"matador-fetch-{self.queue}")
 
@@ -156,7 +158,7 @@ class Consumer:
         log.info("%s: concurrency %d -> %d", self.queue, self._concurrency, concurrency)
         self._concurrency = concurrency
         self._ahead = self._counted_ahead = 0  # until it is measured again
-        if isinstance(self._subscription, ReadingAhead):
+        if self._reads_ahead and isinstance(self._subscription, ReadingAhead):
             self._subscription.read_ahead(0)
         self._make_slots()
         self._wake_all()

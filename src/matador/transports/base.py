@@ -853,8 +853,10 @@ class ReadingAhead(Protocol):
     def read_ahead(self, messages: int) -> None:
         """Allow up to ``messages`` to be counted as delivered before ``receive`` asks for them.
 
-        Called while messages are handled quickly, and only if a crash may count for those that
-        were not handled yet. ``Pausing.pause`` ends it.
+        The runtime calls it only if handlers may run again after a crash. Then a crash may count
+        for messages that were not handled yet, and the first delivery of a message may be counted
+        a moment after ``receive`` returns it. ``messages`` is 0 unless messages are handled
+        quickly. ``Pausing.pause`` sets it to 0.
         """
         ...
 

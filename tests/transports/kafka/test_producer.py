@@ -18,7 +18,7 @@ from matador.errors import QueueNotFoundError, SendUnconfirmedError
 from matador.model.topology import Topology
 from matador.testing import wait_for
 from matador.transports.kafka.options import read_kafka_address
-from matador.transports.kafka.producer import KafkaProducer, Location, Slip
+from matador.transports.kafka.producer import KafkaProducer, Location, ReportCallback
 from matador.transports.kafka.wire import Record
 
 
@@ -29,7 +29,7 @@ class Reporting(KafkaProducer):
         for index, record in enumerate(records):
             offset = int(record.value) if record.value else OFFSET_INVALID
             message = KafkaMessage(topic=record.topic, partition=2, offset=offset)
-            Slip(self, batch, index, record)(None, message)
+            ReportCallback(self, batch, index, record)(None, message)
 
 
 async def test_a_message_that_has_no_place_is_not_confirmed() -> None:

@@ -24,8 +24,8 @@ def test_what_is_finished_is_known_after_a_commit(order: list[int], count: int, 
     everything = range(base, base + 60)
     assert {one for one in everything if again.is_finished(one)} == finished
     assert again.offset == min(set(range(base, base + 61)) - finished)
-    assert again.flying == set(everything) - finished
-    again.taken_over()
+    assert again.in_flight == set(everything) - finished
+    again.new_owner()
     assert {again.begin(one) for one in set(everything) - finished} <= {2}
 
 
@@ -34,7 +34,7 @@ def test_counts_grow_with_every_owner_and_not_with_a_release() -> None:
     for count in range(1, 7):
         assert progress.begin(5) == count
         progress = Progress.read(*progress.commit())
-        progress.taken_over()
+        progress.new_owner()
         assert progress.begin(5) == count + 1
         progress.release(5)
     assert progress.offset == 5
@@ -75,7 +75,7 @@ def test_the_text_always_fits_and_says_when_it_is_crowded() -> None:
 )
 def test_a_text_of_somebody_else_means_nothing(text: str | None) -> None:
     progress = Progress.read(7, text)
-    assert (progress.offset, progress.flying, progress.moved) == (7, set(), {})
+    assert (progress.offset, progress.in_flight, progress.moved) == (7, set(), {})
 
 
 @given(st.floats(0.001, 10**7))

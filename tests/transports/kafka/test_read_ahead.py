@@ -11,8 +11,7 @@ from matador.model.message import Complete, Delivery, Message
 from matador.model.topology import Topology
 from matador.testing import wait_for
 from matador.transports.kafka import KafkaTransport
-from matador.transports.kafka.consumer import QueueConsumer
-from matador.transports.kafka.subscription import KafkaSubscription
+from matador.transports.kafka.consumer import KafkaSubscription, QueueConsumer
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("kafka")]
 
@@ -92,4 +91,4 @@ async def test_of_large_messages_few_are_held(open_transport: Open, topology: To
     subscription.read_ahead(6)
     (consumer,) = subscription._consumers
     assert isinstance(consumer, QueueConsumer)
-    assert consumer._shelf.ahead == 2
+    assert consumer.buffer.ahead == 2

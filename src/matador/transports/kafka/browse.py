@@ -1,7 +1,7 @@
-"""Looks at queues from outside: how much is left in them, what it is, and what was there.
+"""Looks into queues without consuming them: depth, browsing and replay. Takes and purges messages.
 
-What a group has finished, and what it has in hand, is read from its commits. Dead letters can be
-taken, too: by joining their group, like everybody who consumes them.
+The commits of a group tell which messages are finished and which are in flight. To take dead
+letters, the transport joins their group.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from confluent_kafka.admin import OffsetSpec  # pyright: ignore[reportPrivateImp
 from matador.errors import MatadorError, QueueNotFoundError, UnsupportedError
 from matador.model.message import Delivery, MessageState, QueueDepth, StoredMessage
 from matador.transports.kafka.client import KafkaClient
-from matador.transports.kafka.delays import PARTITIONS
-from matador.transports.kafka.deliveries import hold_of
+from matador.transports.kafka.consumer import QueueConsumer
 from matador.transports.kafka.errors import has_no_leader
-from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.progress import Progress
-from matador.transports.kafka.reader import read_commits, read_first, read_range
-from matador.transports.kafka.topics import Topics
+from matador.transports.kafka.reader import read_commits, read_first, read_one, read_range
+from matador.transports.kafka.topics import (
+    DELAY_LEVELS,
+    Topics,
+    delayed_topic,
+    is_dead_letters,
+    topic_name,
+)
 from matador.transports.kafka.wire import read, record_of
 from matador.transports.kit.errors import no_retention
 
@@ -36,8 +40,8 @@ _PAGE = 500
 
 
 class Extent:
-    """The offsets of one partition: the first that is there, the one after the last, and how far
-    its group has come."""
+    """The offsets of one partition: its first, the one behind its last, and the progress of the
+    group."""
 
     __slots__ = ("end", "progress", "start")
 
@@ -48,42 +52,39 @@ class Extent:
 
     @property
     def left(self) -> int:
-        """How many are not finished, as far as offsets tell."""
+        """How many messages are not finished, as far as offsets tell."""
         begin = min(max(self.start, self.progress.offset), self.end)
         moved = len(self.progress.moved)
-        return max(0, self.end - begin - self.progress.finished_behind(self.end) - moved)
+        return max(0, self.end - begin - self.progress.count_finished(self.end) - moved)
 
     @property
     def in_flight(self) -> int:
-        """How many of them somebody has in hand."""
-        return sum(1 for one in self.progress.flying if self.start <= one < self.end)
+        return sum(1 for one in self.progress.in_flight if self.start <= one < self.end)
 
 
 class KafkaBrowser:
-    """What can be seen of the queues of a cluster."""
-
     def __init__(self, client: KafkaClient, topics: Topics, group: Callable[[str], str]) -> None:
         self._client = client
         self._topics = topics
         self._group = group
 
-    # -- how much ----------------------------------------------------------------------------------
+    # -- depth -------------------------------------------------------------------------------------
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``. Records that end a transaction are counted as messages."""
+        """The depth of a queue. A record that ends a transaction counts as a message."""
         topic = topic_name(queue)
         extents = (await self.extents(topic, queue=queue)).values()
-        flying = sum(one.in_flight for one in extents)
+        in_flight = sum(one.in_flight for one in extents)
         left = sum(one.left for one in extents)
         return QueueDepth(
-            ready=max(0, left - flying),
+            ready=max(0, left - in_flight),
             delayed=await self._delayed(topic),
-            in_flight=flying,
+            in_flight=in_flight,
             consumers=await self._members(topic),
         )
 
     async def _members(self, topic: str) -> int | None:
-        """How many consumers read a topic: one a process."""
+        """How many members the group of a topic has: one for each process."""
         group = self._group(topic)
         answers = await self._client.ask(lambda admin: admin.describe_consumer_groups([group]))
         (found,) = answers.values()
@@ -92,9 +93,9 @@ class KafkaBrowser:
     async def oldest_due(
         self, topic: str, extents: Mapping[int, Extent], now: datetime
     ) -> datetime | None:
-        """Since when the first unfinished record that is due has been in a topic."""
+        """Since when the oldest unfinished message of a topic has been due; None: none is due."""
         ranges = {
-            number: (max(one.start, one.progress.first_left), one.end)
+            number: (max(one.start, one.progress.first_unfinished), one.end)
             for number, one in extents.items()
             if one.left
         }
@@ -107,17 +108,17 @@ class KafkaBrowser:
         return sum(one.left for one in (await self.delayed_extents(topic)).values())
 
     async def delayed_extents(self, topic: str) -> dict[int, Extent]:
-        """Of the topic in which messages wait, without the partition that tells the time."""
+        """The partitions of a topic of delayed messages, except the one that tells the time."""
         try:
             found = await self.extents(delayed_topic(topic), group=self._group(topic))
         except QueueNotFoundError:
             return {}
-        return {number: one for number, one in found.items() if number < PARTITIONS - 1}
+        return {number: one for number, one in found.items() if number < DELAY_LEVELS}
 
     async def extents(
         self, topic: str, *, queue: str | None = None, group: str | None = None
     ) -> dict[int, Extent]:
-        """All partitions of a topic.
+        """The extents of all partitions of a topic.
 
         Raises:
             QueueNotFoundError: there is no such topic.
@@ -138,8 +139,9 @@ class KafkaBrowser:
         return found
 
     async def committed_offsets(self, topic: str, queue: str) -> dict[int, tuple[int, int]]:
-        """For each partition the first offset, and the one behind what readers can see: the first
-        of an open transaction hides all that comes after it.
+        """For each partition the first offset, and the one behind the last visible record.
+
+        Readers do not see the records behind the start of an open transaction.
 
         Raises:
             QueueNotFoundError: there is no such topic.
@@ -152,8 +154,7 @@ class KafkaBrowser:
         return {number: (starts[number], ends[number]) for number in numbers}
 
     async def ends(self, topic: str) -> dict[int, int]:
-        """For each partition of a topic the offset that readers see next: the first of an open
-        transaction, or the one behind the last record."""
+        """For each partition the offset behind the last visible record."""
         numbers = range(await self._topics.find(topic))
         return await self._offsets(topic, numbers, OffsetSpec.latest(), committed=True)
 
@@ -175,13 +176,13 @@ class KafkaBrowser:
             if isinstance(answer, MatadorError):
                 if isinstance(answer, QueueNotFoundError) or has_no_leader(answer):
                     self._topics.forget(topic)
-                    await self._topics.find(topic)  # it may be missing, or between two leaders
+                    await self._topics.find(topic)  # deleted, or between two leaders
                 raise answer
             found[place.partition] = max(0, answer.offset)
         return found
 
     async def commits(self, group: str, topic: str) -> dict[int, tuple[int, str | None]]:
-        """For each partition the offset and the text that a group has committed; -1 for none."""
+        """For each partition the committed offset (-1: none) and text of a group."""
         numbers = range(await self._topics.find(topic))
         places = [TopicPartition(topic, number) for number in numbers]
         committed = await self._client.blocking(
@@ -189,16 +190,15 @@ class KafkaBrowser:
         )
         return {one.partition: (max(-1, one.offset), one.metadata) for one in committed}
 
-    # -- what --------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     async def browse(
         self, queue: str, after: str | None, limit: int | None
     ) -> AsyncIterator[StoredMessage]:
         if not is_dead_letters(queue):
             raise UnsupportedError(
-                f"a message of {queue!r} cannot be taken out of the hands of the worker that has "
-                f"its partition, so it cannot be browsed; its dead letters can, and "
-                f"read() shows what is in it"
+                f"the queue {queue!r} cannot be browsed: its messages belong to the workers "
+                f"that own its partitions; its dead letters can, and read() shows what is in it"
             )
         shown = 0
         while limit is None or shown < limit:
@@ -226,7 +226,7 @@ class KafkaBrowser:
     async def read_offsets(
         self, queue: str, number: int, start: int, end: int
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Partitioned``. One client reads the whole range."""
+        """The messages of one partition from ``start`` up to ``end``."""
         topic = topic_name(queue)
         extent = (await self.extents(topic, queue=queue)).get(number)
         if extent is None:
@@ -245,9 +245,9 @@ class KafkaBrowser:
     async def _page(
         self, queue: str, after: str | None, limit: int, *, done: bool
     ) -> tuple[list[StoredMessage], str | None]:
-        """Messages behind a position, by the time they were stored, and the last position.
+        """Messages behind a position, in order of storing, and the position of the last one.
 
-        A position says for each partition which offset is next.
+        A position is the next offset of each partition. ``done``: include finished messages.
         """
         topic = topic_name(queue)
         extents = await self.extents(topic, queue=queue)
@@ -291,43 +291,74 @@ class KafkaBrowser:
 
         return await self._client.blocking(read_all)
 
-    # -- taking ------------------------------------------------------------------------------------
+    # -- take and purge ----------------------------------------------------------------------------
 
     async def take(
-        self, queue: str, positions: Sequence[str], member: Any
+        self, queue: str, positions: Sequence[str], consumer: QueueConsumer
     ) -> list[Delivery | None]:
-        """See ``Browsing``. ``member`` consumes the queue, without reading from it."""
-        places = [_last(position) for position in positions]
-        partitions = await member.owned(self._client.address.timeout + 5)
-        ranges = {
-            place: (place[1], place[1] + 1)
-            for place in places
-            if place is not None and place[0] in partitions
-        }
+        """Deliver the messages at these positions; None for each that is not available."""
+        places = [_message_at(position) for position in positions]
+        partitions = await consumer.owned_partitions(self._client.address.timeout + 5)
         taken: list[Delivery | None] = []
         for place in places:
-            hold = None
-            if place is not None and place in ranges:
-                partition = partitions[place[0]]
-                if partition.progress is None or partition.may_take(place[1]):
-                    found = await self._read(topic_name(queue), {place[0]: ranges[place]})
-                    exact = [one for one in found[place[0]] if one.offset() == place[1]]
-                    hold = hold_of(queue, partition, exact[0]) if exact else None
-            if hold is not None and await member.take(hold):
-                taken.append(hold.delivery())
-            else:
-                taken.append(None)
+            partition = None if place is None else partitions.get(place[0])
+            delivery = None
+            if place is not None and partition is not None and partition.is_free(place[1]):
+                read = partial(read_one, self._client.address, topic_name(queue), *place)
+                if (message := await self._client.blocking(read)) is not None:
+                    leased = consumer.buffer.lease(partition, message)
+                    if await consumer.buffer.deliver(leased):
+                        delivery = leased.delivery()
+            taken.append(delivery)
         return taken
+
+    async def purge(self, queue: str, consumer: QueueConsumer | None) -> int:
+        """Delete what is not in flight; return how many messages there were.
+
+        In partitions that this process consumes, the consumer skips message by message. In others,
+        Kafka deletes everything before the first message in flight.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        topic = topic_name(queue)
+        extents = await self.extents(topic, queue=queue)
+        delayed = await self.delayed_extents(topic)
+        purged = 0
+        for number, one in list(extents.items()):
+            if consumer is not None and number in consumer.partitions:
+                purged += await consumer.skip(number, one.start, one.end)
+                del extents[number]
+        purged += await self._delete(topic, extents)
+        return purged + await self._delete(delayed_topic(topic), delayed)
+
+    async def _delete(self, topic: str, extents: Mapping[int, Extent]) -> int:
+        purged = 0
+        places: list[TopicPartition] = []
+        for number, one in extents.items():
+            progress = one.progress
+            held = [at for at in (*progress.in_flight, *progress.moved) if at < one.end]
+            until = min(held, default=one.end)
+            if until > one.start:
+                places.append(TopicPartition(topic, number, until))
+            left = Extent(one.start, until, progress).left + len(progress.moved)
+            purged += left if until > progress.offset else 0
+        if places:
+            answers = await self._client.ask(lambda admin: admin.delete_records(places))
+            for answer in answers.values():
+                if isinstance(answer, MatadorError):
+                    raise answer
+        return purged
 
 
 def _state(progress: Progress, offset: int) -> MessageState:
     if progress.is_finished(offset) or offset in progress.moved:
         return "done"
-    return "in-flight" if offset in progress.flying else "ready"
+    return "in-flight" if offset in progress.in_flight else "ready"
 
 
 def _stored_at(message: KafkaMessage) -> datetime | None:
-    """When a record was stored, or made; None if it has no time that a calendar knows."""
+    """When a record was stored, or created; None if a ``datetime`` cannot say it."""
     kind, milliseconds = message.timestamp()
     try:
         return (
@@ -340,7 +371,7 @@ def _stored_at(message: KafkaMessage) -> datetime | None:
 
 
 def _due(message: KafkaMessage) -> datetime | None:
-    """Since when a record is due, or from when on."""
+    """When a record is, or was, due."""
     stored_at, delay = _stored_at(message), read(record_of(message)).delay
     try:
         return None if stored_at is None else stored_at + timedelta(seconds=delay)
@@ -374,7 +405,7 @@ def _position(place: Mapping[int, int]) -> str:
 
 
 def _read_position(text: str | None) -> dict[int, int]:
-    """For each partition the next offset. What is no position of ours is the beginning."""
+    """The next offset of each partition. A malformed position means the beginning."""
     found: dict[int, int] = {}
     for part in (text or "").rpartition("|")[2].split(","):
         number, _, offset = part.partition(":")
@@ -383,7 +414,7 @@ def _read_position(text: str | None) -> dict[int, int]:
     return found
 
 
-def _last(position: str) -> tuple[int, int] | None:
+def _message_at(position: str) -> tuple[int, int] | None:
     """The partition and the offset of the message at a position."""
     number, _, offset = position.partition("|")[0].partition(":")
     if number.isdecimal() and offset.isdecimal():

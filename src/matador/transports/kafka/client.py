@@ -1,7 +1,7 @@
-"""The connection to a cluster: the administration client, the producer, and whether they answer.
+"""The connection to a cluster: the admin client, the producer, and whether brokers answer.
 
-The client library reconnects by itself. The cluster counts as lost once no broker can be reached,
-and as back once one has answered; until then nobody waits for it but the supervisor.
+The client library reconnects by itself. The connection counts as lost when no broker can be
+reached, and as restored when one has answered.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - public
+    OffsetSpec,  # pyright: ignore[reportPrivateImportUsage] - public
+)
 
 from matador.errors import (
     MatadorError,
@@ -33,13 +37,13 @@ from matador.transports.supervisor import ConnectionSupervisor
 T = TypeVar("T")
 
 _SHORT_OUTAGE = 1.0
-_GRACE = 2.0  # seconds in which brokers that refuse a first connection may be starting
+_STARTUP = 2.0  # seconds for which brokers that refuse the first connection may be starting
 _TRIES = 5
 _DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)
 
 
 class _Session:
-    """A time during which the cluster can be reached."""
+    """The time from a connection to its loss."""
 
     def __init__(self) -> None:
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -50,7 +54,7 @@ class _Session:
 
 
 class KafkaClient:
-    """Everything that talks to one cluster, but for consumers."""
+    """Everything that talks to one cluster, except consumers."""
 
     def __init__(self, address: KafkaAddress, on_state: Callable[[ConnectionState], None]) -> None:
         self.address = address
@@ -67,18 +71,21 @@ class KafkaClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the cluster can be reached, as far as we know."""
         return self._supervisor.state.status == "connected"
 
     @property
     def producer(self) -> KafkaProducer:
-        """The producer; there is one from ``start`` to ``stop``."""
+        """The producer, which exists from ``start`` to ``stop``.
+
+        Raises:
+            NotConnectedError: not started.
+        """
         if self._producer is None:
             raise self._supervisor.state.refusal(f"not connected to {self.where}")
         return self._producer
 
     async def start(self) -> None:
-        """Connect, and notice from then on when the cluster is gone and when it is back."""
+        """Connect. From then on, report when the connection is lost and restored."""
         try:
             await self._supervisor.start()
         except BaseException:
@@ -86,20 +93,11 @@ class KafkaClient:
             raise
 
     async def stop(self) -> None:
-        """Disconnect."""
         await self._supervisor.stop()
         await self._drop()
 
-    async def wait_connected(self) -> None:
-        """Wait until the cluster can be reached.
-
-        Raises:
-            NotConnectedError: disconnected.
-        """
-        await self._supervisor.wait_connected()
-
     async def require(self) -> None:
-        """Return if connected; waits up to a second for a cluster that is gone at the moment.
+        """Return if connected; wait up to a second for a connection that is lost.
 
         Raises:
             NotConnectedError: not connected.
@@ -117,7 +115,7 @@ class KafkaClient:
             ) from self._supervisor.state.error
 
     def failed(self, error: KafkaError) -> None:
-        """What a client of the library has to say; called from any thread."""
+        """Receive an error of any librdkafka client, in any thread."""
         session = self._session
         if session is None or error.code() not in _DOWN:
             return
@@ -128,9 +126,9 @@ class KafkaClient:
     async def ask(
         self, call: Callable[[Any], dict[Any, Future[T]]], *, queue: str = ""
     ) -> dict[Any, T | MatadorError]:
-        """Ask the administration client for several things at once: each result, or why not.
+        """Ask the admin client; for each key the result, or why there is none.
 
-        Asks again while the answer of a broker says that it will have one soon.
+        Repeats the question while a broker cannot answer yet.
         """
         backoff = Backoff(0.05, 1.0)
         for last in (*[False] * (_TRIES - 1), True):
@@ -148,10 +146,10 @@ class KafkaClient:
         raise AssertionError("unreachable")
 
     async def identities(self, topics: Sequence[str]) -> dict[str, str]:
-        """What tells topics from others of their names, of those that are there.
+        """The ids of existing topics, which change when a topic is deleted and recreated.
 
         Raises:
-            MatadorError: nobody could be asked.
+            MatadorError: the question could not be asked.
         """
         names = TopicCollection(list(topics))
         found = await self.ask(lambda admin: admin.describe_topics(names))
@@ -161,10 +159,24 @@ class KafkaClient:
             if not isinstance(one, MatadorError)
         }
 
+    async def ends(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """The offset behind the last record of each partition that answers.
+
+        Raises:
+            MatadorError: the question could not be asked.
+        """
+        asked: Any = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+        answers = await self.ask(lambda admin: admin.list_offsets(asked), queue=topic)
+        return {
+            place.partition: answer.offset
+            for place, answer in answers.items()
+            if not isinstance(answer, MatadorError)
+        }
+
     def trim(self, topic: str, offsets: Mapping[int, int]) -> None:
         """Delete the records of partitions before these offsets, in the background.
 
-        It does not matter if that fails: it is done again some day.
+        An error is ignored: a later call deletes them, too.
         """
         places = [TopicPartition(topic, number, at) for number, at in offsets.items() if at > 0]
         if places and self._admin is not None:
@@ -177,10 +189,10 @@ class KafkaClient:
             await self.ask(lambda admin: admin.delete_records(places))
 
     async def blocking(self, call: Callable[[], T]) -> T:
-        """Run a call that blocks in a thread.
+        """Run a blocking call in a thread.
 
         Raises:
-            MatadorError: it failed.
+            MatadorError: the call has failed.
         """
         assert self._threads is not None
         try:
@@ -192,6 +204,14 @@ class KafkaClient:
         """The brokers and topics, as the client library describes them. Blocks."""
         return self._admin.list_topics(timeout=self.address.timeout)
 
+    async def settings_of(self, resource: ConfigResource) -> dict[str, str]:
+        """The settings of a broker or a topic; empty if this user may not read them."""
+        answers = await self.ask(lambda admin: admin.describe_configs([resource]))
+        found: Any = next(iter(answers.values()), None)
+        if found is None or isinstance(found, MatadorError):
+            return {}
+        return {name: str(entry.value) for name, entry in found.items() if entry.value is not None}
+
     async def _outcome(self, future: Future[T], queue: str) -> T | MatadorError:
         try:
             async with asyncio.timeout(self.address.timeout + 1):
@@ -199,7 +219,7 @@ class KafkaClient:
         except KafkaException as error:
             return translate(error, self.where, queue=queue)
         except builtin_timeout:
-            return SendTimeoutError(f"no answer in time: {self.where}")
+            return SendTimeoutError(f"{self.where} did not answer in time")
 
     # -- for the supervisor ------------------------------------------------------------------------
 
@@ -219,22 +239,22 @@ class KafkaClient:
                 )
             await self._first_answer(session)
         except (KafkaException, MatadorError, ValueError, TypeError) as error:
-            await asyncio.sleep(0)  # what the client had to say meanwhile says more than a timeout
+            await asyncio.sleep(0)  # an error of the client library says more than a timeout
             if session.lost.done():
                 found = session.lost.result()
                 raise found from found.__cause__
             raise translate(error, self.where, opening=True) from error
         if session.lost.done():
-            session = self._session = _Session()  # what failed on the way here does not count
+            session = self._session = _Session()  # errors before the first answer do not count
         return session
 
     async def _first_answer(self, session: _Session) -> None:
-        """Wait until a broker has answered; not for long if that is hopeless."""
-        answer = asyncio.wrap_future(_aside(self.cluster))
+        """Wait until a broker has answered, or the brokers refuse the connection."""
+        answer = asyncio.wrap_future(_in_daemon_thread(self.cluster))
         try:
             await asyncio.wait([answer, session.lost], return_when=asyncio.FIRST_COMPLETED)
             if not answer.done() and not self._was_connected:
-                grace = 0.0 if is_refusal(session.lost.result()) else _GRACE
+                grace = 0.0 if is_refusal(session.lost.result()) else _STARTUP
                 await asyncio.wait([answer], timeout=grace)
                 if not answer.done():
                     raise session.lost.result()
@@ -247,7 +267,7 @@ class KafkaClient:
         return await asyncio.shield(session.lost)
 
     async def _restored(self, session: _Session) -> None:
-        """Nothing to do: consumers and producers find their brokers again."""
+        """Nothing to do: librdkafka reconnects consumers and producers."""
 
     async def _drop(self) -> None:
         self._session = None
@@ -263,14 +283,14 @@ class KafkaClient:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _aside(call: Callable[[], T]) -> Future[T]:
-    """Run a call that blocks in a thread for which nobody has to wait, not even the interpreter."""
+def _in_daemon_thread(call: Callable[[], T]) -> Future[T]:
+    """Run a blocking call in a daemon thread, which the interpreter does not wait for."""
     done: Future[T] = Future()
 
     def run() -> None:
         try:
             done.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - the caller of the future gets it
             done.set_exception(error)
 
     done.set_running_or_notify_cancel()
@@ -278,4 +298,4 @@ def _aside(call: Callable[[], T]) -> Future[T]:
     return done
 
 
-builtin_timeout = asyncio.TimeoutError  # the built-in one: ours is another
+builtin_timeout = asyncio.TimeoutError  # not ``matador.errors.TimeoutError``

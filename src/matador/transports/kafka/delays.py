@@ -1,12 +1,12 @@
-"""Delayed messages: a topic per queue, in which each partition is a level of waiting.
+"""Delayed messages: one topic per queue, in which each partition is a level of waiting.
 
-In one partition all messages wait for the same time, counted from when they were stored, so the
-first is always the next to be due and no long delay is in front of a short one. A message waits in
-the level that is just not longer than its delay, then in the one for what is left, and so on; then
-it is moved to its queue. Whoever consumes the queue also does this: the partitions of both topics
-are shared among the workers of the group.
+All messages of a partition wait for the same time after they were stored, so the first one is
+always due first, and no long delay blocks a short one. A message waits in the longest level that
+does not exceed its delay, then in the level for the rest, and so on; then it moves to its queue.
+The consumers of the queue do the moving: the group shares the partitions of both topics.
 
-Times are those of the broker that stored the message: no clock of ours makes a message early.
+Times are those of the broker that stored the message. A wrong clock of a worker makes no message
+early.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from matador.errors import (
     UnstorableError,
 )
 from matador.model.topology import dead_letter_name
-from matador.transports.kafka.names import delayed_topic
 from matador.transports.kafka.producer import KafkaProducer, Location
+from matador.transports.kafka.topics import DELAY_LEVELS, delayed_topic
 from matador.transports.kafka.wire import (
     Fit,
     Record,
@@ -36,15 +36,11 @@ from matador.transports.kafka.wire import (
 )
 
 _SHORTEST = 0.1
-_LEVELS = 15
-_FAILED_WAIT = 1.0
-_FRESH = 600.0  # seconds after which the broker's clock is asked for again
-_SOON = 0.002
+_RETRY_AFTER = 1.0
+_CLOCK_EXPIRES = 600.0
+_MARGIN = 0.002
 _TRIM_EVERY = 30.0
 _LOG = logging.getLogger(__name__)
-
-PARTITIONS = _LEVELS + 1
-"""Of a topic for delayed messages: one a level, and one that tells the time."""
 
 
 def level_of(delay: float) -> int:
@@ -55,54 +51,54 @@ def level_of(delay: float) -> int:
         [0, 0, 1, 3, 14]
     """
     level = 0
-    while level < _LEVELS - 1 and _SHORTEST * 2 ** (level + 1) <= delay:
+    while level < DELAY_LEVELS - 1 and _SHORTEST * 2 ** (level + 1) <= delay:
         level += 1
     return level
 
 
 def wait_of(level: int) -> float:
-    """How many seconds a message stays in a level at most."""
-    return _SHORTEST * 2**level if 0 <= level < _LEVELS else 0.0
+    """How many seconds a message waits in a level at most."""
+    return _SHORTEST * 2**level if 0 <= level < DELAY_LEVELS else 0.0
 
 
 def delayed(record: Record, delay: float) -> Record:
-    """A record for a queue, delayed: for the topic in which it waits."""
+    """The record of a queue as a record of its topic of delayed messages."""
     return with_delay(record, delayed_topic(record.topic), delay, level_of(delay))
 
 
 class BrokerClock:
-    """The time on the broker, never later than it is. It is known from what was stored last.
+    """The time of the broker, or a little earlier, derived from the last report.
 
-    A record in the last partition of a topic of delayed messages does no more than tell it.
+    The last partition of a topic of delayed messages takes records that only ask for the time.
     """
 
     def __init__(self) -> None:
         self._stored_at = 0.0
         self._known_at = float("-inf")
 
-    def saw(self, location: object) -> None:
-        """A record was stored just now."""
-        if isinstance(location, Location) and location.stored_at:
-            self._stored_at, self._known_at = location.stored_at, time.monotonic()
+    def update(self, report: object) -> None:
+        """Read the time from the report of a record that was just stored."""
+        if isinstance(report, Location) and report.stored_at:
+            self._stored_at, self._known_at = report.stored_at, time.monotonic()
 
-    def guess(self) -> None:
-        """Nothing that we store tells the time: go by our own clock."""
+    def use_local_time(self) -> None:
+        """Use the clock of this machine: the topic does not store the time of the broker."""
         self._stored_at, self._known_at = time.time(), time.monotonic()
 
     @property
     def now(self) -> float | None:
-        """Seconds since the epoch; None: it has to be asked for."""
+        """Seconds since the epoch; None if the broker must be asked."""
         age = time.monotonic() - self._known_at
-        return None if age > _FRESH else self._stored_at + age
+        return None if age > _CLOCK_EXPIRES else self._stored_at + age
 
     @staticmethod
     def question(topic: str) -> Record:
-        """The record to store in order to know the time; ``topic`` is that of a queue."""
-        return Record(delayed_topic(topic), b"", None, [], PARTITIONS - 1, located=True)
+        """The record whose report tells the time; ``topic`` is that of a queue."""
+        return Record(delayed_topic(topic), b"", None, [], DELAY_LEVELS, located=True)
 
 
 class DelayMover:
-    """Moves what is due from the partitions that one consumer was assigned. For its thread only."""
+    """Moves due messages out of the partitions of one consumer. Belongs to its polling thread."""
 
     def __init__(self, topic: str, producer: KafkaProducer, clock: BrokerClock) -> None:
         self.topic = delayed_topic(topic)
@@ -115,18 +111,18 @@ class DelayMover:
         self._trimmed = time.monotonic()
 
     def revoked(self, partition: int) -> None:
-        """It is somebody else's now."""
+        """Forget a partition that belongs to another member now."""
         self._sleeping.pop(partition, None)
         self._moved.pop(partition, None)
 
     def next_wait(self, longest: float) -> float:
-        """How many seconds may pass until ``wake`` has to be called."""
+        """How many seconds may pass until ``wake`` must be called."""
         if not self._sleeping:
             return longest
         return max(0.0, min(longest, min(self._sleeping.values()) - time.monotonic()))
 
     def wake(self, consumer: Consumer) -> None:
-        """Read again from the partitions whose first message is due."""
+        """Resume the partitions whose first message is due."""
         self.commit(consumer)
         now = time.monotonic()
         due = [partition for partition, at in self._sleeping.items() if at <= now]
@@ -136,33 +132,33 @@ class DelayMover:
             consumer.resume([TopicPartition(self.topic, one) for one in due])
 
     def handle(self, consumer: Consumer, messages: Sequence[KafkaMessage]) -> None:
-        """Move those that are due, in order; of the others read none until the first is due."""
+        """Move due messages in order. Pause the other partitions until their first one is due."""
         now = self._now()
         if now is None:
             for message in messages:
                 if message.partition() not in self._sleeping:
-                    self._sleep(consumer, message, _FAILED_WAIT)
+                    self._sleep(consumer, message, _RETRY_AFTER)
             return
-        ready: dict[int, list[KafkaMessage]] = {}
+        due: dict[int, list[KafkaMessage]] = {}
         for message in messages:
             partition = message.partition()
             if partition is None or partition in self._sleeping:
-                continue  # it is read again
-            wait = 0.0 if partition >= _LEVELS else self._wait(message, now)
+                continue  # it will be read again
+            wait = 0.0 if partition >= DELAY_LEVELS else self._wait(message, now)
             if wait > 0:
                 self._sleep(consumer, message, wait)
             else:
-                ready.setdefault(partition, []).append(message)
-        for part in ready.values():
+                due.setdefault(partition, []).append(message)
+        for part in due.values():
             self._move(consumer, part, now)
 
     def _now(self) -> float | None:
-        """The time on the broker; None: it cannot be asked at the moment."""
+        """The time of the broker; None if the broker does not answer."""
         if self._clock.now is None:
             (report,) = self._producer.send_now([self._clock.question(self._target)])
-            self._clock.saw(report)
+            self._clock.update(report)
             if self._clock.now is None and not isinstance(report, MatadorError):
-                self._clock.guess()  # the topic was made by others
+                self._clock.use_local_time()  # another program created the topic
         return self._clock.now
 
     def _wait(self, message: KafkaMessage, now: float) -> float:
@@ -175,41 +171,45 @@ class DelayMover:
         place = TopicPartition(self.topic, partition, offset)
         consumer.pause([place])
         consumer.seek(place)
-        self._sleeping[partition] = time.monotonic() + wait + _SOON
+        self._sleeping[partition] = time.monotonic() + wait + _MARGIN
 
     def _move(self, consumer: Consumer, messages: list[KafkaMessage], now: float) -> None:
-        """Store all of one partition where they belong next, and then commit."""
-        if (messages[0].partition() or 0) < _LEVELS:
+        """Store the messages of one partition where they belong next, then commit."""
+        if (messages[0].partition() or 0) < DELAY_LEVELS:
             reports = self._producer.send_now([self._next(message, now) for message in messages])
         else:
             reports = [None] * len(messages)
-        done: KafkaMessage | None = None
+        last: KafkaMessage | None = None
         for message, report in zip(messages, reports, strict=True):
-            if isinstance(report, MatadorError) and not self._buried(message, report):
-                _LOG.warning("delayed messages of %s wait on: %s", self._target, report)
-                self._sleep(consumer, message, _FAILED_WAIT)
+            if isinstance(report, MatadorError) and not self._bury(message, report):
+                _LOG.warning(
+                    "could not move a delayed message of %s, trying again: %s",
+                    self._target,
+                    report,
+                )
+                self._sleep(consumer, message, _RETRY_AFTER)
                 break
-            self._clock.saw(report)
-            done = message
-        if done is not None:
-            self._moved[done.partition() or 0] = (done.offset() or 0) + 1
+            self._clock.update(report)
+            last = message
+        if last is not None:
+            self._moved[last.partition() or 0] = (last.offset() or 0) + 1
             self.commit(consumer)
 
     def commit(self, consumer: Consumer) -> None:
-        """Commit what was moved; again later if the group is just being rearranged."""
+        """Commit what was moved; the next call repeats it if the group is rebalancing."""
         if not self._moved:
             return
         places = [TopicPartition(self.topic, number, at) for number, at in self._moved.items()]
         try:
             consumer.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
-            _LOG.info("a commit of %s has to wait: %s", self.topic, error)
+            _LOG.info("could not commit %s, trying again: %s", self.topic, error)
         else:
             self._finished |= self._moved
             self._moved.clear()
 
     def finished(self) -> dict[int, int]:
-        """Up to which offsets the partitions can be deleted; empty if it is not worth it yet."""
+        """Up to which offset each partition may be deleted; empty if it is too early for that."""
         now = time.monotonic()
         if not self._finished or now < self._trimmed + _TRIM_EVERY:
             return {}
@@ -220,13 +220,13 @@ class DelayMover:
     def _next(self, message: KafkaMessage, now: float) -> Record:
         record = record_of(message)
         left = message.timestamp()[1] / 1000 + delay_of(record) - now
-        if left <= _SOON:
+        if left <= _MARGIN:
             return with_delay(record, self._target, 0.0)
         moved = with_delay(record, self.topic, left, level_of(left))
         return Record(moved.topic, moved.value, moved.key, moved.headers, moved.partition, True)
 
-    def _buried(self, message: KafkaMessage, error: MatadorError) -> bool:
-        """What can never be moved becomes a dead letter; False: it is to be tried again."""
+    def _bury(self, message: KafkaMessage, error: MatadorError) -> bool:
+        """Store a message that can never be moved as a dead letter; False: try again later."""
         if not isinstance(error, UnstorableError | QueueNotFoundError):
             return False
         letters = dead_letter_name(self._target, "undeliverable")

@@ -1,4 +1,4 @@
-"""What ``matador doctor`` says about a cluster: settings that lose messages, or repeat them."""
+"""Checks a cluster for ``matador doctor``: settings that lose or repeat messages."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from matador.errors import MatadorError
 from matador.model.message import Finding, TopologyNote
 from matador.model.topology import Topology
 from matador.transports.kafka.client import KafkaClient
-from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
-from matador.transports.kafka.server_settings import broker_settings, settings_of, whole_of
-from matador.transports.kafka.topics import Topics
+from matador.transports.kafka.topics import (
+    Topics,
+    delayed_topic,
+    int_setting,
+    is_dead_letters,
+    topic_name,
+)
 
 _DAY = 86_400_000
 _HALF_A_DAY = 720
 
 
 async def examine(client: KafkaClient) -> list[Finding]:
-    """The brokers: how many there are, and what they do with topics by default."""
+    """Check the number of brokers, and their defaults for topics."""
     cluster: Any = await client.blocking(client.cluster)
     count = len(cluster.brokers)
     findings = [Finding("server", f"{client.where} answers: {count} broker(s)")]
@@ -35,20 +39,21 @@ async def examine(client: KafkaClient) -> list[Finding]:
                 "run at least three brokers, with replication=3 and min.insync.replicas=2",
             )
         )
-    settings = await broker_settings(client)
+    broker = str(next(iter(cluster.brokers), None))
+    settings = await client.settings_of(ConfigResource(ResourceType.BROKER, broker))
     if settings.get("auto.create.topics.enable") == "true":
         findings.append(
             Finding(
                 "auto.create.topics.enable",
-                "the brokers make a topic for every name that somebody misspells",
-                "set auto.create.topics.enable=false; Matador makes its own topics",
+                "the brokers create a topic for every misspelled name",
+                "set auto.create.topics.enable=false; Matador creates its own topics",
             )
         )
-    if whole_of(settings.get("offsets.retention.minutes"), _HALF_A_DAY) < _HALF_A_DAY:
+    if int_setting(settings, "offsets.retention.minutes", _HALF_A_DAY) < _HALF_A_DAY:
         findings.append(
             Finding(
                 "offsets.retention.minutes",
-                "the progress of workers that were stopped is forgotten within hours",
+                "the brokers forget the progress of stopped workers within hours",
                 "raise offsets.retention.minutes to 10080 (a week) or more",
                 serious=True,
             )
@@ -57,7 +62,7 @@ async def examine(client: KafkaClient) -> list[Finding]:
 
 
 async def check(client: KafkaClient, topics: Topics, topology: Topology) -> list[TopologyNote]:
-    """What is wrong with the topics of a topology that exist."""
+    """Check the existing topics of a topology."""
     names: dict[str, str] = {}
     for queue in topology.queues:
         full = topology.full_name(queue.name)
@@ -70,7 +75,7 @@ async def check(client: KafkaClient, topics: Topics, topology: Topology) -> list
     for topic, found in (await topics.describe(list(names))).items():
         if isinstance(found, MatadorError):
             continue
-        settings = await settings_of(client, ConfigResource(ResourceType.TOPIC, topic))
+        settings = await client.settings_of(ConfigResource(ResourceType.TOPIC, topic))
         replicas = min((len(one.replicas) for one in found.partitions), default=1)
         count = len(found.partitions)
         if topic in wanted and topic.endswith(delayed_topic("")) and count < wanted[topic][0]:
@@ -84,12 +89,12 @@ async def check(client: KafkaClient, topics: Topics, topology: Topology) -> list
             TopologyNote(names[topic], f"{about}{text}")
             for text in problems(settings, replicas, kept)
         ]
-        limits[topic] = whole_of(settings.get("max.message.bytes"), 0)
+        limits[topic] = int_setting(settings, "max.message.bytes", 0)
     return notes + [
         TopologyNote(
             full,
-            f"max.message.bytes is {limits[letters]:,}, and {limits[topic]:,} in {topic}: of "
-            f"larger messages only the beginning is kept as a dead letter; raise it",
+            f"max.message.bytes is {limits[letters]:,}, and {limits[topic]:,} in {topic}: a dead "
+            f"letter keeps only the beginning of a larger message; raise it",
         )
         for queue, _, full in topology.dead_letter_names()
         for topic, letters in ((topic_name(topology.full_name(queue.name)), topic_name(full)),)
@@ -98,8 +103,8 @@ async def check(client: KafkaClient, topics: Topics, topology: Topology) -> list
 
 
 def problems(settings: Mapping[str, str], replicas: int, kept: bool) -> Iterator[str]:
-    """What is wrong with a topic with these settings; ``kept``: its messages wait for long."""
-    in_sync = whole_of(settings.get("min.insync.replicas"), 1)
+    """What is wrong with the settings of a topic; ``kept``: its messages may stay for long."""
+    in_sync = int_setting(settings, "min.insync.replicas", 1)
     if replicas == 1:
         yield "there is one replica: the loss of a broker loses messages; use replication=3"
     elif in_sync < 2:
@@ -109,16 +114,15 @@ def problems(settings: Mapping[str, str], replicas: int, kept: bool) -> Iterator
             f"min.insync.replicas is {in_sync} of {replicas} replicas: nothing can be sent while "
             f"one broker is down; lower it by one"
         )
-    retention = whole_of(settings.get("retention.ms"), -1)
+    retention = int_setting(settings, "retention.ms", -1)
     if 0 <= retention < _DAY and not kept:
         yield (
             f"Kafka deletes messages after {retention / 1000:g} s, handled or not; raise "
             f"retention.ms"
         )
     if retention >= 0 and kept and retention < _DAY:
-        yield f"what waits here is deleted after {retention / 1000:g} s; raise retention.ms"
+        yield f"Kafka deletes waiting messages after {retention / 1000:g} s; raise retention.ms"
     if "compact" in settings.get("cleanup.policy", "delete"):
         yield (
-            "cleanup.policy compacts: of the messages with one key Kafka keeps the last one; use "
-            "delete"
+            "cleanup.policy is compact: Kafka keeps only the last message of each key; use delete"
         )

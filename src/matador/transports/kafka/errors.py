@@ -1,8 +1,8 @@
-"""The errors of confluent-kafka, translated.
+"""Translates the errors of confluent-kafka.
 
-What may succeed later is a ``NotConnectedError`` or one of the ``SendFailedError`` family.
-Everything else is for good: a missing topic, a lost partition, a message that Kafka does not take,
-missing rights, an unusable setting.
+Errors after which a retry may succeed become a ``NotConnectedError``, or one of the
+``SendFailedError`` family. All others are permanent: a missing topic, a lost partition, a message
+that Kafka rejects, missing permissions, an invalid setting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from matador.errors import (
 
 
 def _codes(*names: str) -> frozenset[int]:
-    """The codes with these names; a client that does not know one cannot raise it."""
+    """The codes with these names, as far as this version of the client library has them."""
     return frozenset(
         code for name in names if (code := getattr(KafkaError, name, None)) is not None
     )
@@ -36,12 +36,12 @@ _MISSING = _codes(
     *("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "INCONSISTENT_TOPIC_ID"),
     *("_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "GROUP_ID_NOT_FOUND"),
 )
-_LOST = _codes(
+_OWNER_CHANGED = _codes(
     *("ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "FENCED_MEMBER_EPOCH"),
     *("STALE_MEMBER_EPOCH", "_ASSIGNMENT_LOST", "UNRELEASED_INSTANCE_ID"),
     *("_MAX_POLL_EXCEEDED", "MEMBER_ID_REQUIRED"),
 )
-_REARRANGED = _codes(
+_REBALANCING = _codes(
     *("REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH"),
     *("STALE_MEMBER_EPOCH", "_ASSIGNMENT_LOST"),
 )
@@ -56,7 +56,7 @@ _BUSY = _codes(
     *("_QUEUE_FULL", "THROTTLING_QUOTA_EXCEEDED", "NOT_ENOUGH_REPLICAS", "_ISR_INSUFF"),
     *("GROUP_MAX_SIZE_REACHED", "_PURGE_QUEUE"),
 )
-_PASSING = _codes(
+_TRANSIENT = _codes(
     *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE"),
     *("PREFERRED_LEADER_NOT_AVAILABLE", "ELIGIBLE_LEADERS_NOT_AVAILABLE", "FENCED_LEADER_EPOCH"),
     *("UNKNOWN_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "NOT_CONTROLLER", "NOT_COORDINATOR"),
@@ -111,34 +111,28 @@ def is_missing(error: BaseException | KafkaError) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the brokers have answered, but do not let us in."""
+    """Whether the brokers have answered, and reject the credentials."""
     found = error_of(error if error.__cause__ is None else error.__cause__)
     return found is not None and found.code() in _CREDENTIALS
 
 
 def has_no_leader(error: MatadorError) -> bool:
-    """Whether no broker has a partition: its topic was deleted, or a broker is away."""
+    """Whether no broker leads a partition: its topic was deleted, or a broker is down."""
     found = None if error.__cause__ is None else error_of(error.__cause__)
     return found is not None and found.code() == KafkaError._NOENT
 
 
 def is_rebalancing(error: MatadorError | None) -> bool:
-    """Whether a commit has to wait until the group has been rearranged."""
+    """Whether a commit must be repeated after a rebalance."""
     found = None if error is None or error.__cause__ is None else error_of(error.__cause__)
-    return found is not None and found.code() in _REARRANGED
+    return found is not None and found.code() in _REBALANCING
 
 
-def still_ours(error: MatadorError) -> SendUnconfirmedError:
-    """A commit was refused, but no rebalance has taken the partition from us: try again."""
-    made = SendUnconfirmedError(f"the group is being rearranged; try again: {error}")
+def still_owned(error: MatadorError) -> SendUnconfirmedError:
+    """The error for a refused commit if no rebalance has taken the partition away."""
+    made = SendUnconfirmedError(f"the consumer group is rebalancing; try again: {error}")
     made.__cause__ = error.__cause__
     return made
-
-
-def is_fenced(error: BaseException) -> bool:
-    """Whether a producer cannot be used any more: it must be made again."""
-    found = error_of(error)
-    return found is not None and (found.code() in _FENCED or found.fatal())
 
 
 def translate(
@@ -150,9 +144,14 @@ def translate(
     limit: int = 0,
     size: int = 0,
 ) -> MatadorError:
-    """The error of this package for ``error``, which becomes its cause.
+    """The Matador error for ``error``, which becomes its cause.
 
-    ``size`` is that of the record that could not be stored, if it is about one.
+    Args:
+        where: the cluster.
+        queue: the queue or topic that the error is about.
+        opening: the error ended an attempt to connect.
+        limit: the option ``max_message_size``.
+        size: the size of the record that could not be stored, if there is one.
     """
     if isinstance(error, MatadorError):
         return error
@@ -164,7 +163,7 @@ def translate(
     if found is not None:
         made = _of_code(found, where, queue, opening, limit, size)
     elif isinstance(error, BufferError):
-        made = SendRefusedError(f"{where}: too many messages wait to be sent; try again later")
+        made = SendRefusedError(f"{where}: too many messages are being sent; try again later")
     elif opening:
         made = ConnectionFailedError(f"cannot reach {where}: {error or type(error).__name__}")
     elif isinstance(error, TypeError | ValueError):
@@ -188,8 +187,8 @@ def _of_code(
         return ConnectionFailedError(f"cannot reach {said}; check hosts, ports and TLS")
     if code in _MISSING:
         return QueueNotFoundError(f"there is no queue {queue!r}: {said}")
-    if code in _LOST:
-        return LeaseLostError(f"the partition belongs to another worker by now: {said}")
+    if code in _OWNER_CHANGED:
+        return LeaseLostError(f"the partition belongs to another worker now: {said}")
     if code in _TOO_LARGE:
         why = "; the topic or the broker has a lower one: raise max.message.bytes there"
         return MessageTooLargeError(size, limit, why=why if size <= limit else "")
@@ -198,17 +197,17 @@ def _of_code(
     if code in _TIMEOUT:
         return SendTimeoutError(f"no confirmation in time: {said}")
     if code in _BUSY:
-        return SendRefusedError(f"Kafka does not take it now; try again later: {said}")
+        return SendRefusedError(f"Kafka rejects it for now; try again later: {said}")
     if code in _FULL:
-        return StorageFullError(f"{said}; look at the disks of the brokers")
+        return StorageFullError(f"{said}; check the disks of the brokers")
     if code in _ACCESS:
-        # A record is refused in every form until the rights are there: none is to be made simpler.
+        # Missing permissions refuse every form of a record, so a simpler form does not help.
         refused = SendRefusedError if size else TransportError
         return refused(f"{said}; {_REMEDIES['ACCESS']}")
     if code in _UNSUPPORTED:
         return UnsupportedError(f"{said}; {_REMEDIES['UNSUPPORTED']}")
     if code in _FENCED or error.fatal():
-        return SendUnconfirmedError(f"the client has to start again: {said}")
-    if code < 0 or code in _PASSING or error.retriable():
+        return SendUnconfirmedError(f"the client must start again: {said}")
+    if code < 0 or code in _TRANSIENT or error.retriable():
         return SendUnconfirmedError(f"no answer, so the outcome is unknown: {said}")
     return TransportError(said)

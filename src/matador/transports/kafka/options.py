@@ -1,14 +1,17 @@
-"""Kafka addresses, their options, and the settings of the client library that follow from them."""
+"""Addresses of Kafka and their options, and the settings and the logger of the client library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds
-from matador.transports.kafka.repetitions import LOG
 from matador.transports.kit.options import (
     ReconnectOptions,
     Scheme,
@@ -24,12 +27,20 @@ from matador.transports.kit.options import (
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Start: TypeAlias = Literal["beginning", "end"]
 Settings: TypeAlias = dict[str, Any]
-"""Settings of librdkafka by their names."""
+"""Settings of librdkafka by name."""
+
+LOG = logging.getLogger("matador.transports.kafka")
+"""The logger of the client library, without repeated lines and lost connections."""
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 _WEEK = 7 * 86_400.0
-# What the transport stands on: a setting of the user's own here would lose or repeat messages.
-_OURS = frozenset(
+_REPEAT_AFTER = 30.0
+_MAX_LINES = 500
+_CONNECTION = re.compile(
+    r"\[thrd:.*(Connect to|[Cc]onnection refused|Disconnected|brokers are down)"
+)
+# The transport relies on these settings. Any other value would lose or repeat messages.
+_RESERVED = frozenset(
     (
         *("bootstrap.servers", "group.id", "enable.auto.commit", "enable.auto.offset.store"),
         *("auto.offset.reset", "partition.assignment.strategy", "enable.idempotence", "acks"),
@@ -39,7 +50,7 @@ _OURS = frozenset(
 
 
 class KafkaOptions(ReconnectOptions, total=False):
-    """The options as keywords; all but ``config`` can be given in the address, too."""
+    """The options as keywords. The address accepts all of them except ``config``."""
 
     name: str
     group: str | None
@@ -113,18 +124,18 @@ class KafkaAddress(ServerAddress):
         if self.linger > 1:
             raise ConfigurationError(f"Kafka: linger must be at most 1 s, got {self.linger:g}")
         for name in self.config:
-            if name in _OURS:
+            if name in _RESERVED:
                 raise ConfigurationError(
                     f"Kafka: config must not set {name!r}, which the transport depends on"
                 )
 
     @property
     def where(self) -> str:
-        """The cluster in a few words: for logs and errors."""
+        """The cluster, for logs and errors."""
         return f"Kafka at {self.listed_hosts}"
 
     def client_settings(self) -> Settings:
-        """What every client has: where the cluster is, who we are, and how long to wait."""
+        """The settings of every client: hosts, credentials and timeouts."""
         secure = "SSL" if self.tls else "PLAINTEXT"
         settings: Settings = {
             "bootstrap.servers": ",".join(_bracketed(*host) for host in self.hosts),
@@ -157,33 +168,33 @@ class KafkaAddress(ServerAddress):
         return settings | dict(self.config)
 
     def producer_settings(self) -> Settings:
-        """Each message is confirmed by all replicas that are in sync, and stored once."""
+        """All in-sync replicas confirm each message, and retries store it once."""
         return self.client_settings() | {
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": self.linger * 1000,
             "compression.type": self.compression,
-            "partitioner": "murmur2_random",  # as in Java: keys meet those of other programs
+            "partitioner": "murmur2_random",  # as in Java, so that keys of other programs match
             "message.max.bytes": 1_000_000_000,  # the broker has the limit
             "delivery.timeout.ms": round(self.timeout * 1000),
             "topic.metadata.propagation.max.ms": 1000,
         }
 
     def consumer_settings(self, group: str) -> Settings:
-        """Commits are made by us alone, and only messages of committed transactions are seen."""
+        """Only the transport commits, and only committed transactions are read."""
         return self.client_settings() | {
             "group.id": group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",  # see QueueConsumer
+            "auto.offset.reset": "error",  # see ``Poller``
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": round(self.session * 1000),
             "heartbeat.interval.ms": round(self.session * 1000 / 4),
             "fetch.wait.max.ms": 100,
-            "fetch.queue.backoff.ms": 10,  # or reading stops for a second whenever it was ahead
+            "fetch.queue.backoff.ms": 10,  # by default, a full queue stops reading for a second
             "queued.min.messages": 10_000,
-            "queued.max.messages.kbytes": 1_024,  # of a queue; more is not faster
+            "queued.max.messages.kbytes": 1_024,  # more is not faster
         }
 
 
@@ -192,10 +203,10 @@ def _bracketed(host: str, port: int) -> str:
 
 
 def read_kafka_address(url: str, given: Mapping[str, Any]) -> KafkaAddress:
-    """Read an address with its options; keywords win over what it says.
+    """Read an address with its options; a keyword wins over the address.
 
     Raises:
-        ConfigurationError: it is malformed, or an option is invalid.
+        ConfigurationError: the address is malformed, or an option is invalid.
     """
     options = dict(given)
     config: object = options.pop("config", None) or {}
@@ -203,3 +214,38 @@ def read_kafka_address(url: str, given: Mapping[str, Any]) -> KafkaAddress:
         raise ConfigurationError("Kafka: config must be a mapping of librdkafka settings")
     made = read_address(KafkaAddress, url, options)
     return replace(made, config=dict(cast("Mapping[str, Any]", config)))
+
+
+class RepetitionFilter(logging.Filter):
+    """Passes a line once in 30 seconds, and then says how often it was repeated.
+
+    While a broker is down, each client logs each attempt to connect: dozens a second. The transport
+    logs once that the cluster cannot be reached, so those lines appear only at the level INFO.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if _CONNECTION.search(text) and not LOG.isEnabledFor(logging.INFO):
+            return False
+        line = text.partition(" (after ")[0]  # lines that differ in a duration are the same
+        now = self._now()
+        with self._lock:
+            since, left_out = self._seen.get(line, (now - _REPEAT_AFTER, 0))
+            if now - since < _REPEAT_AFTER:
+                self._seen[line] = since, left_out + 1
+                return False
+            if len(self._seen) >= _MAX_LINES:
+                self._seen.clear()
+            self._seen[line] = now, 0
+        if left_out:
+            record.msg, record.args = f"{text} ({left_out:,} more like this were left out)", ()
+        return True
+
+
+LOG.addFilter(RepetitionFilter())

@@ -1,7 +1,7 @@
-"""Sends records; each has its own delivery report, and a burst of reports wakes the loop once.
+"""Sends records. Each has its own delivery report, and a burst of reports wakes the loop once.
 
 A thread waits for the first report of a burst, and the loop takes the others. If the thread took
-them all, it and the loop would hand the interpreter to each other for each.
+all of them, thread and loop would hand the interpreter to each other for each report.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import msgspec
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
-from matador.errors import MatadorError, SendUnconfirmedError
+from matador.errors import MatadorError, MessageTooLargeError, SendUnconfirmedError
 from matador.transports.kafka.errors import translate
 from matador.transports.kafka.options import Settings
-from matador.transports.kafka.singles import Singles
 from matador.transports.kafka.wire import Record
 
-_POLL = 0.19  # seconds; also how long stopping takes
+_POLL = 0.19  # seconds; also how long closing takes
+_MAX_BATCH = 1_000_000  # bytes; librdkafka sends a larger record alone
 
 
 class Location:
-    """Where a record was stored, and when by the broker's clock (0: its topic does not say)."""
+    """Where a record is stored, and when the broker stored it (0: its topic does not say)."""
 
     __slots__ = ("offset", "partition", "stored_at")
 
@@ -42,37 +42,37 @@ class Location:
 
 
 Report: TypeAlias = MatadorError | Location | None
-"""Why a record is not stored; None, or where it is if that was asked for."""
+"""Why a record is not stored; otherwise None, or its location if the record asks for it."""
 
 
-class _Arrived(Exception):
-    """Ends a flush: the client library puts the reports that are left back."""
+class _ReportArrived(Exception):
+    """Ends a flush: the client library keeps the other reports for the next poll."""
 
 
-_ARRIVED = _Arrived()
+_REPORT_ARRIVED = _ReportArrived()
 """Always the same object: the client library never releases what a report raises."""
 
 
 class Batch:
-    """Records that were sent together: done when the last of them has its report."""
+    """Records that are sent together; ``done`` is called with the last of their reports."""
 
-    __slots__ = ("done", "last", "number", "reports")
+    __slots__ = ("done", "number", "reports", "size")
 
     def __init__(self, size: int, done: Callable[[Batch], None]) -> None:
         self.reports: list[Report] = [None] * size
-        self.number = count(1).__next__  # atomic: reports come in several threads
-        self.last = size
+        self.number = count(1).__next__  # atomic: reports arrive in several threads
+        self.size = size
         self.done = done
 
     def put(self, index: int, report: Report) -> None:
         if report is not None:
             self.reports[index] = report
-        if self.number() == self.last:
+        if self.number() == self.size:
             self.done(self)
 
 
-class Slip(msgspec.Struct, frozen=True, gc=False):
-    """Goes with one record, and is called with its report: quicker than a ``partial``."""
+class ReportCallback(msgspec.Struct, frozen=True, gc=False):
+    """The callback of one record; faster than a ``partial``."""
 
     producer: KafkaProducer
     batch: Batch
@@ -84,16 +84,16 @@ class Slip(msgspec.Struct, frozen=True, gc=False):
         if error is not None:
             batch.put(index, producer.translate(error, self.record))
         elif message.offset() is None:
-            batch.put(index, producer.unplaced(message))
+            batch.put(index, producer.unconfirmed(message))
         elif self.record.located:
             batch.put(index, Location(message))
-        elif batch.number() == batch.last:  # put, as most often
+        elif batch.number() == batch.size:  # the common case: ``put`` without a report
             batch.done(batch)
         producer.reported()
 
 
 class KafkaProducer:
-    """One producer with the thread that serves its reports.
+    """One producer, and the thread that waits for its reports.
 
     ``send`` belongs to the event loop; ``send_now`` is for other threads.
     """
@@ -105,12 +105,12 @@ class KafkaProducer:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._producer = Producer(settings | {"error_cb": on_error})
-        self._singles = Singles(settings)
+        self._single = _SingleRecordProducer(settings)
         self._woken = False
         self._done: deque[tuple[asyncio.Future[list[Report]], list[Report]]] = deque()
-        self._lock = threading.Lock()  # one batch is produced after the other, whoever sends
-        self._bell: SimpleQueue[None] = SimpleQueue()  # woken by it sooner than by an Event
-        self._rung = False  # until nothing is on its way, or the loop has taken the reports
+        self._lock = threading.Lock()  # senders in several threads produce one batch at a time
+        self._bell: SimpleQueue[None] = SimpleQueue()  # wakes a thread faster than an Event
+        self._rung = False  # until all reports have arrived, or the loop has taken them
         self._blocked = 0  # threads that wait for reports, and must not wait for the loop
         self._stopping = False
         self._owner = threading.get_ident()
@@ -120,18 +120,18 @@ class KafkaProducer:
         self._thread.start()
 
     async def send(self, records: Sequence[Record]) -> list[Report]:
-        """For each, in order: None or its place once all replicas in sync have it, or why not."""
+        """The report of each record, in order, once all in-sync replicas have stored it."""
         if not records:
             return []
         future: asyncio.Future[list[Report]] = self._loop.create_future()
         self._produce(records, Batch(len(records), partial(self._wake, future)))
         reports = await future
-        if refused := self._refused_together(records, reports):
-            await asyncio.to_thread(self._send_singly, records, reports, refused)
+        if rejected := self._rejected_with_batch(records, reports):
+            await asyncio.to_thread(self._send_singly, records, reports, rejected)
         return reports
 
     def send_now(self, records: Sequence[Record]) -> list[Report]:
-        """The same for another thread, which waits for it."""
+        """``send`` for another thread; blocks."""
         if not records:
             return []
         future: Future[list[Report]] = Future()
@@ -140,25 +140,25 @@ class KafkaProducer:
             self._blocked += 1
         try:
             self._produce(records, batch)
-            self._bell.put(None)  # even if the loop is to take reports: it may be busy
+            self._bell.put(None)  # even if the loop is to take the reports: it may be busy
             reports = future.result()
         finally:
             with self._lock:
                 self._blocked -= 1
-        if refused := self._refused_together(records, reports):
-            self._send_singly(records, reports, refused)
+        if rejected := self._rejected_with_batch(records, reports):
+            self._send_singly(records, reports, rejected)
         return reports
 
     def refresh(self, topic: str, timeout: float) -> None:
-        """Have it look for a topic again that it has found missing. Blocks.
+        """Make the client library look for a missing topic again. Blocks.
 
         Raises:
-            KafkaException: nobody could be asked.
+            KafkaException: no broker has answered.
         """
         self._producer.list_topics(topic, timeout)
 
     async def close(self) -> None:
-        """Wait for all reports, and end."""
+        """Wait for all reports, and stop the thread."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -166,19 +166,44 @@ class KafkaProducer:
         self._stopping = True
         self._thread.join()
         self._producer.purge()
-        self._producer.flush(1)  # those who still wait hear of it
+        self._producer.flush(1)  # reports the failure to senders that still wait
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------
 
-    def _refused_together(self, records: Sequence[Record], reports: Sequence[Report]) -> list[int]:
-        """Which of them may fit if they travel alone, and need not be before one that is stored."""
-        if not any(reports):  # as most often
+    def _produce(self, records: Sequence[Record], batch: Batch) -> None:
+        produce = self._producer.produce
+        failed: list[tuple[int, BaseException]] = []
+        with self._lock:
+            for index, record in enumerate(records):
+                try:
+                    produce(
+                        record.topic,
+                        record.value,
+                        record.key,
+                        record.partition,
+                        ReportCallback(self, batch, index, record),
+                        headers=record.headers,  # pyright: ignore[reportArgumentType] - invariant
+                    )
+                except (KafkaException, BufferError, TypeError, ValueError) as error:
+                    failed.append((index, error))
+        self._ring()
+        for index, error in failed:
+            batch.put(index, self.translate(error, records[index]))
+
+    def _rejected_with_batch(
+        self, records: Sequence[Record], reports: Sequence[Report]
+    ) -> list[int]:
+        """The records to send again, alone, because only their batch may have been too large.
+
+        A record must not overtake a stored record with its key.
+        """
+        if not any(reports):  # the common case
             return []
         chosen: list[int] = []
         stored: set[bytes] = set()
         for at in range(len(records) - 1, -1, -1):
             record, report = records[at], reports[at]
-            if record.key not in stored and self._singles.may_fit(record, report):
+            if record.key not in stored and self._single.may_fit(record, report):
                 chosen.append(at)
             elif record.key is not None and not isinstance(report, MatadorError):
                 stored.add(record.key)
@@ -193,43 +218,25 @@ class KafkaProducer:
                 reports[at] = self.translate(error, records[at])
                 return
             assert message is not None
-            unplaced = message.offset() is None
             located = Location(message) if records[at].located else None
-            reports[at] = self.unplaced(message) if unplaced else located
+            reports[at] = self.unconfirmed(message) if message.offset() is None else located
 
-        self._singles.send([records[at] for at in chosen], put)
+        self._single.send([records[at] for at in chosen], put)
 
-    def _produce(self, records: Sequence[Record], batch: Batch) -> None:
-        produce = self._producer.produce
-        failed: list[tuple[int, BaseException]] = []
-        with self._lock:
-            for index, record in enumerate(records):
-                try:
-                    produce(
-                        record.topic,
-                        record.value,
-                        record.key,
-                        record.partition,
-                        Slip(self, batch, index, record),
-                        headers=record.headers,  # pyright: ignore[reportArgumentType] - invariant
-                    )
-                except (KafkaException, BufferError, TypeError, ValueError) as error:
-                    failed.append((index, error))
-        self._ring()
-        for index, error in failed:
-            batch.put(index, self.translate(error, records[index]))
+    # -- reports -----------------------------------------------------------------------------------
 
     def reported(self) -> None:
         """A record has its report. The thread leaves the others to the loop."""
         if self._blocked == 0 and threading.get_ident() == self._waiter:
-            raise _ARRIVED
+            raise _REPORT_ARRIVED
 
-    def unplaced(self, message: KafkaMessage) -> MatadorError:
-        """What the client library calls stored because the broker calls it a duplicate.
+    def unconfirmed(self, message: KafkaMessage) -> MatadorError:
+        """The error for a record that the client library calls stored, but without an offset.
 
-        The broker also does that to the first record of a producer in a partition if one that was
-        sent after it arrives first: when a partition that is new, or is changing its leader,
-        refuses the one and takes the other. Then it is not stored. A true duplicate has a place.
+        The broker called it a duplicate. It also does that to the first record of a producer in a
+        partition if it has rejected that record and stored the next one, which happens while a
+        partition is new or changes its leader. Then the record is not stored. A real duplicate has
+        an offset.
         """
         return SendUnconfirmedError(
             f"{self._where}: {message.topic()}, partition {message.partition()}, calls a message a "
@@ -261,7 +268,7 @@ class KafkaProducer:
                 future.set_result(reports)
 
     def _call(self, what: Callable[[], None]) -> bool:
-        """Have the loop call it; False if the loop is closed: nobody waits."""
+        """Call something in the loop; False if the loop is closed, so nothing waits for it."""
         try:
             self._loop.call_soon_threadsafe(what)
         except RuntimeError:
@@ -269,7 +276,7 @@ class KafkaProducer:
         return True
 
     def _serve(self) -> None:
-        """Wait for reports. A flush ends the linger: what was sent together travels at once."""
+        """Wait for reports. A flush ends the linger: what was sent together leaves at once."""
         self._waiter = threading.get_ident()
         while not self._stopping:
             try:
@@ -278,36 +285,88 @@ class KafkaProducer:
                     self._producer.flush(_POLL)
             except Empty:
                 self._poll()
-            except _Arrived as arrived:
-                _forget_frames(arrived)
+            except _ReportArrived as arrived:
+                _drop_frames(arrived)
                 if self._call(self._take_reports):
                     continue
             self._ring_again()
 
     def _poll(self) -> None:
-        """Hear of errors while nothing is on its way."""
+        """Receive errors of the connection while nothing is being sent."""
         try:
             self._producer.poll(0)
-        except _Arrived as arrived:
-            _forget_frames(arrived)
+        except _ReportArrived as arrived:
+            _drop_frames(arrived)
 
     def _take_reports(self) -> None:
-        """In the loop: those that have arrived by now."""
+        """In the loop: take the reports that have arrived by now."""
         self._producer.poll(0)
         self._ring_again()
 
     def _ring(self) -> None:
-        """Have the thread wait for reports."""
+        """Wake the thread, so that it waits for reports."""
         if not self._rung:
             self._rung = True
             self._bell.put(None)
 
     def _ring_again(self) -> None:
         self._rung = False
-        if len(self._producer):  # of what was sent meanwhile, too
+        if len(self._producer):  # also for records that were sent meanwhile
             self._ring()
 
 
-def _forget_frames(error: Exception) -> None:
+def _drop_frames(error: Exception) -> None:
     """Drop the frames that an error passed through: they hold the producer."""
     error.__traceback__ = error.__context__ = None
+
+
+Tell: TypeAlias = Callable[[int, KafkaError | BaseException | None, KafkaMessage | None], None]
+"""Receives the index of a record, and its error or its report."""
+
+
+def send_and_flush(producer: Producer, records: Sequence[Record], tell: Tell) -> None:
+    """Send records in order, and wait for their reports. Blocks for the timeout at most."""
+    for index, record in enumerate(records):
+        try:
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                lambda error, message, at=index: tell(at, error, message),
+                headers=record.headers,  # pyright: ignore[reportArgumentType] - invariant
+            )
+        except (KafkaException, BufferError, TypeError, ValueError) as error:
+            tell(index, error, None)
+    producer.flush()
+
+
+class _SingleRecordProducer:
+    """Sends records in batches of one. It connects when it is first needed.
+
+    The client library puts small records into one batch, and the broker compares the size of the
+    batch with the limit of the topic. It rejects all records of a batch that is too large, although
+    each of them would fit.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings | {"batch.num.messages": 1}
+        self._max_batch = int(settings.get("batch.size", _MAX_BATCH))
+        self._producer: Producer | None = None
+        self._lock = threading.Lock()
+
+    def may_fit(self, record: Record, report: object) -> bool:
+        """Whether the broker may have rejected a record because of the size of its batch."""
+        return isinstance(report, MessageTooLargeError) and record.size <= self._max_batch
+
+    def send(self, records: Sequence[Record], tell: Tell) -> None:
+        """Send records in order, and call ``tell`` with each report. Blocks until the last one."""
+        with self._lock:
+            if self._producer is None:
+                self._producer = Producer(self._settings)
+            send_and_flush(self._producer, records, tell)
+
+
+def was_batch_too_large(reports: Sequence[MatadorError | None]) -> bool:
+    """Whether several records were sent, and one of them, or their batch, was too large."""
+    return len(reports) > 1 and any(isinstance(one, MessageTooLargeError) for one in reports)

@@ -1,7 +1,8 @@
-"""Answers: one topic for all clients, in which each reads one partition and its own answers only.
+"""Replies: all clients share one topic. Each reads one partition, and keeps its own replies.
 
-An address is ``matador.replies/3/id``: the partition, and who is to read it. Answers are deleted
-after an hour, and nobody's progress is stored: those of an earlier time are not read.
+An address is ``matador.replies/3/id``: the partition, and the id of the client. Kafka deletes a
+reply after an hour. A client commits nothing: it reads the replies that arrive after its address
+was requested.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ _LOG = logging.getLogger(__name__)
 
 
 def is_reply(queue: str) -> bool:
-    """Whether a queue is the address of somebody who waits for answers."""
+    """Whether a queue is the reply address of a client."""
     return queue.startswith(_ADDRESS)
 
 
 def reply_record(message: Message, limit: int) -> Record:
-    """The record of an answer.
+    """The record of a reply.
 
     Raises:
-        QueueNotFoundError: nobody can have this address.
-        UnstorableError: it cannot be encoded.
+        QueueNotFoundError: no client can have this address.
+        UnstorableError: the reply cannot be encoded.
     """
     _, _, rest = message.queue.partition("/")
     number, _, client = rest.partition("/")
     if not (number.isascii() and number.isdecimal() and int(number[:6]) < _PARTITIONS and client):
-        raise QueueNotFoundError(f"{message.queue[:80]!r} is not an address for answers")
+        raise QueueNotFoundError(f"{message.queue[:80]!r} is not a reply address")
     record = written(message, REPLIES, limit=limit)
     headers = [*record.headers, (_FOR, client.encode("utf-8", "replace"))]
     return msgspec.structs.replace(record, headers=headers, partition=int(number))
 
 
 class Replies:
-    """The answers to one process. They are read from when its address was first asked for."""
+    """Receives the replies to one process, in a thread."""
 
     def __init__(self, client: KafkaClient, topics: Topics, browser: KafkaBrowser) -> None:
         self._client = client
@@ -82,7 +83,6 @@ class Replies:
         return subscription
 
     async def close(self) -> None:
-        """Read no more."""
         for receiver in list(self._receivers):
             await receiver.close()
         thread, self._thread = self._thread, None
@@ -110,7 +110,7 @@ class Replies:
             try:
                 message = consumer.poll(_POLL)
             except KafkaException as error:
-                _LOG.warning("answers cannot be read: %s", error)
+                _LOG.warning("could not read replies, trying again: %s", error)
                 stopping.wait(1)
                 continue
             if message is None or message.error() is not None:
@@ -119,7 +119,7 @@ class Replies:
             if (_FOR, mine) in record.headers:
                 try:
                     loop.call_soon_threadsafe(self._arrived, record)
-                except RuntimeError:  # the loop is closed: the program ends
+                except RuntimeError:  # the loop is closed: the program is ending
                     break
         consumer.close()
 
@@ -127,6 +127,6 @@ class Replies:
         found = read(record)
         headers = {name: value for name, value in found.headers.items() if name != _FOR}
         receipt = Receipt(f"{REPLIES}/{self._number}/{self._id}", None)
-        answer = Delivery(found.body, headers, receipt, found.problem, found.properties)
+        reply = Delivery(found.body, headers, receipt, found.problem, found.properties)
         for receiver in self._receivers:
-            receiver.put(answer)
+            receiver.put(reply)

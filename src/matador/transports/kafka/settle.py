@@ -1,163 +1,178 @@
-"""Carries out settlements: the successor is stored first, then the original is committed.
+"""Settlements: store the successor of a message first, then commit that the original is finished.
 
-A retry with an ordering key takes the place of its original: those behind it in the line of the key
-wait for it, and the progress that is committed says so, for whoever has the partition next.
+A retry with an ordering key takes the place of its original. The messages behind it in the line of
+the key wait for it, and the commit says so, for the worker that gets the partition next.
+
+With the option ``transactional``, the successor and the commit are one transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+from uuid import uuid4
 
 import msgspec
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Message as KafkaMessage
 
 from matador.errors import (
     LeaseLostError,
     MatadorError,
     SendUnconfirmedError,
+    UnstorableError,
 )
 from matador.model.message import Complete, DeadLetter, Release, Retry, Settlement
 from matador.model.topology import dead_letter_name
-from matador.transports.kafka.deliveries import Hold, Keeper, Partition
-from matador.transports.kafka.errors import still_ours
-from matador.transports.kafka.names import topic_name
-from matador.transports.kafka.producer import Location, Report
-from matador.transports.kafka.progress import Progress
-from matador.transports.kafka.singles import travelled_together
-from matador.transports.kafka.store import KafkaStore, Made
-from matador.transports.kafka.transactions import KafkaTransactions
+from matador.transports.kafka.buffer import LeasedMessage
+from matador.transports.kafka.client import KafkaClient
+from matador.transports.kafka.errors import error_of, still_owned, translate
+from matador.transports.kafka.producer import Location, Report, send_and_flush, was_batch_too_large
+from matador.transports.kafka.progress import Commits, Partition, Progress
+from matador.transports.kafka.store import KafkaStore, RecordOrError
+from matador.transports.kafka.topics import topic_name
 from matador.transports.kafka.wire import Record, bare, with_reason
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
 
-_Done: TypeAlias = dict[Partition, list[tuple[int, Hold]]]
-"""What is complete, and its place among the settlements."""
+_Completed: TypeAlias = dict[Partition, list[tuple[int, LeasedMessage]]]
+"""Completed messages, and the index of each among the settlements."""
 
-_AGAIN = SendUnconfirmedError("the transaction was aborted for the sake of another message")
+_TRY_AGAIN = SendUnconfirmedError("the transaction was aborted because of another message")
+_TRANSACTION_TIMEOUT = 30_000  # milliseconds after which the broker aborts an open transaction
+_TRIES = 3
 
 
 class _Work:
-    """One settlement that is being carried out."""
+    """One settlement that is not a plain completion."""
 
-    __slots__ = ("hold", "outcome", "settlement", "successor")
+    __slots__ = ("leased", "outcome", "settlement", "successor")
 
-    def __init__(self, settlement: Settlement, hold: Hold) -> None:
+    def __init__(self, settlement: Settlement, leased: LeasedMessage) -> None:
         self.settlement = settlement
-        self.hold = hold
+        self.leased = leased
         self.outcome: MatadorError | None = None
-        self.successor: Hold | None = hold.successor
+        self.successor: LeasedMessage | None = leased.successor
 
 
 class KafkaSettler:
-    """Settles; several calls may run at once."""
+    """Carries out settlements; several calls may run at once."""
 
     def __init__(self, store: KafkaStore, transactions: KafkaTransactions | None) -> None:
         self._store = store
         self._transactions = transactions
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
-        """For each None, or why it failed."""
+        """For each settlement None, or why it failed."""
         outcomes: list[MatadorError | None] = [None] * len(settlements)
-        done: _Done = {}
+        completed: _Completed = {}
         works: list[tuple[int, _Work]] = []
         for at, one in enumerate(settlements):
-            hold = one.receipt.handle
-            if not isinstance(hold, Hold) or hold.settled or not hold.partition.owned:
-                outcomes[at] = lease_lost(one.receipt.queue, "its partition is another worker's")
+            leased = one.receipt.handle
+            if not isinstance(leased, LeasedMessage) or not leased.is_held:
+                outcomes[at] = _partition_lost(one.receipt.queue)
                 continue
-            hold.settled = True  # nobody else settles it meanwhile
-            if type(one) is not Complete or hold.root != hold.offset:
-                works.append((at, _Work(one, hold)))
-            elif (part := done.get(hold.partition)) is not None:  # as most often
-                part.append((at, hold))
+            leased.settled = True  # no other call settles it meanwhile
+            if type(one) is not Complete or leased.root != leased.offset:
+                works.append((at, _Work(one, leased)))
+            elif (part := completed.get(leased.partition)) is not None:  # the common case
+                part.append((at, leased))
             else:
-                done[hold.partition] = [(at, hold)]
+                completed[leased.partition] = [(at, leased)]
         try:
             if works:
-                mine = [work for _, work in works]
-                found, _ = await asyncio.gather(self._finish(done), self._carry_out(mine))
+                found, _ = await asyncio.gather(
+                    self._complete(completed), self._carry_out([work for _, work in works])
+                )
             else:
-                found = await self._finish(done)
+                found = await self._complete(completed)
         except BaseException:  # cancelled
-            for hold in (
-                *[hold for part in done.values() for _, hold in part],
-                *[work.hold for _, work in works],
-            ):
-                hold.settled = False
+            for part in completed.values():
+                for _, leased in part:
+                    leased.settled = False
+            for _, work in works:
+                work.leased.settled = False
             raise
-        for partition, part in done.items():
+        for partition, part in completed.items():
             if (outcome := found[partition]) is None:
-                partition.keeper.all_done(partition, [hold for _, hold in part])
+                part[0][1].buffer.settled([leased for _, leased in part])
                 continue
-            for at, hold in part:
+            for at, leased in part:
                 outcomes[at] = outcome
-                _settled(hold, outcome)
+                leased.settled = isinstance(outcome, LeaseLostError)
         for at, work in works:
             outcomes[at] = work.outcome
-            _fit_next(work.settlement, work.hold, work.outcome)
-            _settled(work.hold, work.outcome, work.successor)
+            _finish(work)
         return outcomes
 
     @staticmethod
-    async def _finish(done: _Done) -> dict[Partition, MatadorError | None]:
-        """Complete messages that have no successors: one commit for all of a partition."""
-        for partition, part in done.items():
+    async def _complete(completed: _Completed) -> dict[Partition, MatadorError | None]:
+        """Complete messages that have no successors, with one commit for each partition."""
+        requests: list[tuple[Partition, asyncio.Future[MatadorError | None]]] = []
+        for partition, part in completed.items():
             assert partition.progress is not None
             finish = partition.progress.finish
-            for _, hold in part:
-                finish(hold.offset)
-        commits = [(one, one.keeper.commit(one)) for one in done]
-        return {one: await commit for one, commit in commits}
+            for _, leased in part:
+                finish(leased.offset)
+            requests.append((partition, part[0][1].buffer.commits.request(partition)))
+        return {partition: await request for partition, request in requests}
 
     async def _carry_out(self, works: Sequence[_Work]) -> None:
         if self._transactions is None:
-            await self._one_after_the_other(works)
+            await self._store_then_commit(works)
             return
-        keepers: dict[Keeper, list[_Work]] = {}
+        members: dict[Commits, list[_Work]] = {}
         rest: list[_Work] = []
         for work in works:
-            if _has_successor(work):
-                keepers.setdefault(work.hold.partition.keeper, []).append(work)
+            if _needs_successor(work):
+                members.setdefault(work.leased.buffer.commits, []).append(work)
             else:
                 rest.append(work)
         await asyncio.gather(
-            self._one_after_the_other(rest),
-            *[self._at_once(self._transactions, keeper, part) for keeper, part in keepers.items()],
+            self._store_then_commit(rest),
+            *[
+                self._store_and_commit(self._transactions, commits, part)
+                for commits, part in members.items()
+            ],
         )
 
-    async def _at_once(
-        self, transactions: KafkaTransactions, keeper: Keeper, works: Sequence[_Work]
+    # -- in one transaction ------------------------------------------------------------------------
+
+    async def _store_and_commit(
+        self, transactions: KafkaTransactions, commits: Commits, works: Sequence[_Work]
     ) -> None:
-        """Successors and commits in one transaction. What cannot be stored is left out."""
-        made = [self._successor(work) for work in works]
-        missing = await self._store.missing(made)
+        """Leave out the settlements whose successor cannot be stored, and repeat the others."""
+        records = [self._successor(work) for work in works]
+        missing = await self._store.missing(records)
         pending: list[tuple[_Work, Record]] = []
-        for work, record in zip(works, made, strict=True):
+        for work, record in zip(works, records, strict=True):
             if isinstance(record, MatadorError):
                 work.outcome = record
             elif record.topic in missing:
                 work.outcome = missing[record.topic]
             else:
                 pending.append((work, record))
-        async with keeper.committing, transactions.lock:
+        async with commits.lock, transactions.lock:
             while pending:
-                await self._try(transactions, keeper, pending)
-                if travelled_together([work.outcome for work, _ in pending]):
+                await self._try(transactions, commits, pending)
+                if was_batch_too_large([work.outcome for work, _ in pending]):
                     for one in pending:
-                        await self._try(transactions, keeper, [one])
-                pending = [one for one in pending if one[0].outcome is _AGAIN]
+                        await self._try(transactions, commits, [one])
+                pending = [one for one in pending if one[0].outcome is _TRY_AGAIN]
 
     async def _try(
-        self, transactions: KafkaTransactions, keeper: Keeper, pending: list[tuple[_Work, Record]]
+        self,
+        transactions: KafkaTransactions,
+        commits: Commits,
+        pending: list[tuple[_Work, Record]],
     ) -> None:
-        """One transaction. If a record is refused, the others are to be tried again."""
+        """Run one transaction. If the broker refuses a record, the others must be repeated."""
         reports = await transactions.send([record for _, record in pending])
         refused = any(isinstance(report, MatadorError) for report in reports)
         for (work, record), report in zip(pending, reports, strict=True):
-            work.outcome = _AGAIN if refused else None
+            work.outcome = _TRY_AGAIN if refused else None
             if isinstance(report, MatadorError):
                 work.outcome = report
             else:
@@ -167,7 +182,7 @@ class KafkaSettler:
             return
         copies: dict[Partition, Progress] = {}
         for work, _ in pending:
-            partition = work.hold.partition
+            partition = work.leased.partition
             if partition.progress is not None:
                 _advance(work, copies.setdefault(partition, partition.progress.copy()))
         offsets = [
@@ -175,133 +190,241 @@ class KafkaSettler:
             for one, copied in copies.items()
             for offset, text in (copied.commit(),)
         ]
-        outcome = await transactions.commit(offsets, await keeper.membership())
+        outcome = await transactions.commit(offsets, await commits.membership())
         for work, _ in pending:
-            owned = work.hold.partition.owned
+            owned = work.leased.partition.owned
             lost = isinstance(outcome, LeaseLostError)
-            work.outcome = still_ours(outcome) if lost and owned else outcome
+            work.outcome = still_owned(outcome) if lost and owned else outcome
             if outcome is None and owned:
-                _advance(work, work.hold.partition.progress)
+                _advance(work, work.leased.partition.progress)
 
-    async def _one_after_the_other(self, works: Sequence[_Work]) -> None:
-        await self._store_successors([one for one in works if _has_successor(one)])
+    # -- one after the other -----------------------------------------------------------------------
+
+    async def _store_then_commit(self, works: Sequence[_Work]) -> None:
+        await self._store_successors([one for one in works if _needs_successor(one)])
         partitions: dict[Partition, list[_Work]] = {}
         for work in works:
-            if work.outcome is None and not work.hold.partition.owned:
-                work.outcome = lease_lost(work.hold.queue, "its partition is another worker's")
+            leased = work.leased
+            if work.outcome is None and not leased.partition.owned:
+                work.outcome = _partition_lost(leased.queue)
             if work.outcome is None:
-                _advance(work, work.hold.partition.progress)
-                partitions.setdefault(work.hold.partition, []).append(work)
-        commits = [one.keeper.commit(one) for one in partitions]
-        for part, commit in zip(partitions.values(), commits, strict=True):
-            outcome = await commit
+                _advance(work, leased.partition.progress)
+                partitions.setdefault(leased.partition, []).append(work)
+        requests = [
+            part[0].leased.buffer.commits.request(partition)
+            for partition, part in partitions.items()
+        ]
+        for part, request in zip(partitions.values(), requests, strict=True):
+            outcome = await request
             for work in part:
                 work.outcome = outcome
 
     async def _store_successors(self, works: Sequence[_Work]) -> None:
-        """None is stored for a partition that was lost without our noticing."""
-        partitions = list(dict.fromkeys(one.hold.partition for one in works))
-        lost = dict(
-            zip(
-                partitions,
-                await asyncio.gather(*[one.keeper.verify(one) for one in partitions]),
-                strict=True,
-            )
+        """Store successors, but none for a partition that was lost without notice."""
+        members = {one.leased.partition: one.leased.buffer.commits for one in works}
+        verified = await asyncio.gather(
+            *[commits.verify(partition) for partition, commits in members.items()]
         )
-        made: list[Made] = []
+        lost = dict(zip(members, verified, strict=True))
+        records: list[RecordOrError] = []
         for work in works:
-            error = lost[work.hold.partition]
-            made.append(self._successor(work) if error is None else error)
-        for work, record, report in zip(works, made, await self._store.put(made), strict=True):
+            error = lost[work.leased.partition]
+            records.append(self._successor(work) if error is None else error)
+        reports = await self._store.put(records)
+        for work, record, report in zip(works, records, reports, strict=True):
             if isinstance(report, MatadorError):
                 work.outcome = report
             else:
-                work.hold.stored = True
-                work.successor = work.hold.successor = _in_place(work, record, report)
+                work.leased.stored = True
+                work.successor = work.leased.successor = _in_place(work, record, report)
 
-    def _successor(self, work: _Work) -> Made:
-        hold = work.hold
-        made = _successor_of(self._store, work.settlement, hold)
+    def _successor(self, work: _Work) -> RecordOrError:
+        made = self._retry_or_dead_letter(work.settlement, work.leased)
         if isinstance(made, Record) and _keeps_place(work, made):
             return msgspec.structs.replace(made, located=True)
         return made
 
-
-def _successor_of(store: KafkaStore, settlement: Settlement, hold: Hold) -> Made:
-    """What is stored in the place of a message that is retried, or becomes a dead letter."""
-    try:
-        if isinstance(settlement, DeadLetter):
-            topic = topic_name(dead_letter_name(hold.queue, settlement.kind))
-            if settlement.bare:
-                return bare(hold.record, topic, settlement.reason, hold.fit, hold.place)
-            if settlement.message is None:
-                return with_reason(hold.record, topic, settlement.reason)
-            return store.record(dead_letter_of(settlement, hold.message))
-        assert isinstance(settlement, Retry)
-        return store.record(settlement.message)
-    except MatadorError as error:
-        return error
+    def _retry_or_dead_letter(self, settlement: Settlement, leased: LeasedMessage) -> RecordOrError:
+        try:
+            if isinstance(settlement, DeadLetter):
+                topic = topic_name(dead_letter_name(leased.queue, settlement.kind))
+                if settlement.bare:
+                    return bare(leased.record, topic, settlement.reason, leased.fit, leased.place)
+                if settlement.message is None:
+                    return with_reason(leased.record, topic, settlement.reason)
+                return self._store.record(dead_letter_of(settlement, leased.message))
+            assert isinstance(settlement, Retry)
+            return self._store.record(settlement.message)
+        except MatadorError as error:
+            return error
 
 
-def _fit_next(settlement: Settlement, hold: Hold, outcome: MatadorError | None) -> None:
-    """If its topic does not take even the simplest dead letter, the next one is cut, or has a key.
-
-    The topic of the queue may take larger records than that of its dead letters, and a record
-    counts there as compressed by whoever wrote it. The topic of the dead letters may be compacted.
-    """
-    is_bare = isinstance(settlement, DeadLetter) and settlement.bare
-    if is_bare and outcome is not None:
-        hold.fit = hold.fit.after(outcome, hold.record) or hold.fit
+def _partition_lost(queue: str) -> LeaseLostError:
+    return lease_lost(queue, "its partition belongs to another worker")
 
 
-def _settled(hold: Hold, outcome: MatadorError | None, successor: Hold | None = None) -> None:
+def _finish(work: _Work) -> None:
+    """Deliver what follows, or make the message ready for the next try of its settlement."""
+    leased, outcome = work.leased, work.outcome
     if outcome is None:
-        hold.partition.keeper.done(hold, successor)
-    else:
-        hold.settled = isinstance(outcome, LeaseLostError)
+        if work.successor is None:
+            leased.buffer.settled([leased])
+        else:
+            leased.buffer.replaced(leased, work.successor)
+        return
+    # The topic of the dead letters may take smaller records than the topic of the queue, where the
+    # broker measures a record as its producer compressed it. It may also be compacted.
+    if isinstance(work.settlement, DeadLetter) and work.settlement.bare:
+        leased.fit = leased.fit.after(outcome, leased.record) or leased.fit
+    leased.settled = isinstance(outcome, LeaseLostError)
 
 
-def _has_successor(work: _Work) -> bool:
-    return isinstance(work.settlement, Retry | DeadLetter) and not work.hold.stored
+def _needs_successor(work: _Work) -> bool:
+    return isinstance(work.settlement, Retry | DeadLetter) and not work.leased.stored
 
 
 def _keeps_place(work: _Work, record: Record) -> bool:
     if not isinstance(work.settlement, Retry):
         return False
-    hold = work.hold
-    same = record.topic == hold.partition.topic and record.key == hold.key
+    leased = work.leased
+    same = record.topic == leased.partition.topic and record.key == leased.key
     return same and record.key is not None
 
 
-def _in_place(work: _Work, record: Made, report: Report) -> Hold | None:
-    """The successor that is handled in the place of the original, if it is."""
-    hold = work.hold
+def _in_place(work: _Work, record: RecordOrError, report: Report) -> LeasedMessage | None:
+    """The successor, if it is handled in the place of the original."""
+    leased = work.leased
     if not isinstance(record, Record) or not isinstance(report, Location):
         return None
-    if report.partition != hold.partition.number or not isinstance(work.settlement, Retry):
+    if report.partition != leased.partition.number or not isinstance(work.settlement, Retry):
         return None
     stored_at = report.stored_at or time.time()
-    successor = Hold(hold.queue, hold.partition, report.offset, record, stored_at)
-    successor.root = hold.root
+    successor = LeasedMessage(leased.buffer, leased.partition, report.offset, record, stored_at)
+    successor.root = leased.root
     return successor
 
 
 def _advance(work: _Work, progress: Progress | None) -> None:
-    """Write down what has happened; the commit stores it."""
-    hold = work.hold
+    """Record a settlement in the progress that the next commit stores."""
+    leased = work.leased
     assert progress is not None
     if isinstance(work.settlement, Release):
-        progress.release(hold.offset)
-        work.successor = Hold(hold.queue, hold.partition, hold.offset, hold.record, hold.stored_at)
-        work.successor.root = hold.root
+        progress.release(leased.offset)
+        work.successor = LeasedMessage(
+            leased.buffer, leased.partition, leased.offset, leased.record, leased.stored_at
+        )
+        work.successor.root = leased.root
         return
     if work.successor is not None:
-        if not progress.move(hold.root, work.successor.offset):
+        if not progress.move(leased.root, work.successor.offset):
             work.successor.root = work.successor.offset
-            progress.finish(hold.root)
-        if hold.offset != hold.root:
-            progress.finish(hold.offset)
+            progress.finish(leased.root)
+        if leased.offset != leased.root:
+            progress.finish(leased.offset)
         return
-    progress.finish(hold.offset)
-    if hold.root != hold.offset:
-        progress.finish(hold.root)
+    progress.finish(leased.offset)
+    if leased.root != leased.offset:
+        progress.finish(leased.root)
+
+
+class KafkaTransactions:
+    """Stores records and commits offsets in one transaction: both, or neither.
+
+    There is one transaction at a time: hold ``lock`` from ``send`` to ``commit`` or ``abort``. The
+    transactional id stays the same for the life of the transport, so that a new producer ends what
+    its predecessor has left open.
+    """
+
+    def __init__(self, client: KafkaClient) -> None:
+        self.lock = asyncio.Lock()
+        self._client = client
+        self._id = f"{client.address.client_id}-{uuid4().hex}"
+        self._producer: Producer | None = None
+
+    async def send(self, records: Sequence[Record]) -> list[Report]:
+        """Begin a transaction and store records in it; for each its report, or why it failed."""
+        return await self._client.blocking(lambda: self._send(records))
+
+    async def commit(self, offsets: list[TopicPartition], member: Any) -> MatadorError | None:
+        """Commit offsets of a group member, and the transaction. On an error, it is aborted."""
+        return await self._client.blocking(lambda: self._commit(offsets, member))
+
+    async def abort(self) -> None:
+        await self._client.blocking(self._abort)
+
+    async def close(self) -> None:
+        async with self.lock:
+            if self._producer is not None:
+                await self.abort()
+                self._producer = None
+
+    # -- blocking ----------------------------------------------------------------------------------
+
+    def _started(self) -> Producer:
+        if self._producer is None:
+            settings = self._client.address.producer_settings()
+            settings |= {"transactional.id": self._id}
+            settings |= {"transaction.timeout.ms": _TRANSACTION_TIMEOUT}
+            producer = Producer(settings | {"error_cb": self._client.failed})
+            producer.init_transactions(self._client.address.timeout)
+            self._producer = producer
+        return self._producer
+
+    def _send(self, records: Sequence[Record]) -> list[Report]:
+        reports: list[Report] = [UnstorableError("no report")] * len(records)
+        try:
+            producer = self._started()
+            producer.begin_transaction()
+        except KafkaException as error:
+            self._producer = None
+            failed = translate(error, self._client.where)
+            return [failed] * len(records)
+
+        def put(
+            index: int, error: KafkaError | BaseException | None, message: KafkaMessage | None
+        ) -> None:
+            record = records[index]
+            if error is not None:
+                limit, where = self._client.address.max_message_size, self._client.where
+                reports[index] = translate(
+                    error, where, queue=record.topic, limit=limit, size=record.size
+                )
+            else:
+                assert message is not None
+                reports[index] = Location(message) if record.located else None
+
+        send_and_flush(producer, records, put)
+        return reports
+
+    def _commit(self, offsets: list[TopicPartition], member: Any) -> MatadorError | None:
+        producer, timeout = self._producer, self._client.address.timeout
+        assert producer is not None
+        try:
+            _retry(lambda: producer.send_offsets_to_transaction(offsets, member, timeout))
+            _retry(lambda: producer.commit_transaction(timeout))
+        except KafkaException as error:
+            self._abort()
+            return translate(error, self._client.where)
+        return None
+
+    def _abort(self) -> None:
+        """Abort, or drop a producer that cannot: its successor aborts the transaction."""
+        if self._producer is not None:
+            try:
+                self._producer.abort_transaction(self._client.address.timeout)
+            except KafkaException as error:
+                found = error_of(error)
+                if found is None or found.code() != KafkaError._STATE:
+                    self._producer = None
+
+
+def _retry(call: Callable[[], object]) -> None:
+    """Repeat a call while the error is retriable."""
+    for last in (*[False] * (_TRIES - 1), True):
+        try:
+            call()
+            return
+        except KafkaException as error:
+            found = error_of(error)
+            if last or found is None or not found.retriable():
+                raise

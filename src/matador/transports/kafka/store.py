@@ -1,4 +1,4 @@
-"""Stores messages: finds the topic of each, delays those that are to wait, and sends them."""
+"""Stores messages: makes a record of each, in the topic of its queue, and sends it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from matador.errors import DelaysNotSupportedError, MatadorError, QueueNotFoundE
 from matador.model.message import Message
 from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.delays import delayed
-from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.producer import Report
 from matador.transports.kafka.replies import is_reply, reply_record
-from matador.transports.kafka.topics import Topics
+from matador.transports.kafka.topics import Topics, delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.wire import Record, written
 
 _TRIES = 3
 
-Made: TypeAlias = Record | MatadorError
+RecordOrError: TypeAlias = Record | MatadorError
 
 
 class KafkaStore:
-    """Stores; several calls may run at once, and each keeps the order of its messages."""
+    """Stores messages; several calls may run at once, and each keeps the order of its messages."""
 
     def __init__(self, client: KafkaClient, topics: Topics) -> None:
         self._client = client
@@ -30,16 +29,17 @@ class KafkaStore:
         self._limit = client.address.max_message_size
 
     async def send(self, messages: Sequence[Message]) -> list[MatadorError | None]:
-        """For each None, or why it is not stored."""
+        """For each message None, or why it is not stored."""
         reports = await self.put([self.record(message) for message in messages])
-        if not any(reports):  # as most often
+        if not any(reports):  # the common case
             return [None] * len(reports)
         return [report if isinstance(report, MatadorError) else None for report in reports]
 
-    def record(self, message: Message) -> Made:
-        """What is stored for a message.
+    def record(self, message: Message) -> RecordOrError:
+        """The record for a message.
 
-        A delayed message with an ordering key stays in its place, where those behind it wait.
+        A delayed message with an ordering key goes to its queue, where later messages of the key
+        wait for it.
         """
         try:
             if is_reply(message.queue):
@@ -57,26 +57,29 @@ class KafkaStore:
         except MatadorError as error:
             return error
 
-    async def put(self, made: Sequence[Made]) -> list[Report]:
-        """Store records. A declared topic that was deleted is made again."""
-        reports = await self._put(made)
+    async def put(self, records: Sequence[RecordOrError]) -> list[Report]:
+        """Store records; an error among them is its own report.
+
+        Recreates a declared topic that was deleted.
+        """
+        reports = await self._put(records)
         for _ in range(_TRIES if any(reports) else 0):
             gone = [
                 (at, record)
-                for at, (record, report) in enumerate(zip(made, reports, strict=True))
+                for at, (record, report) in enumerate(zip(records, reports, strict=True))
                 if isinstance(report, QueueNotFoundError)
                 and isinstance(record, Record)
-                and self._topics.knows(record.topic)  # it was there, and was deleted
+                and self._topics.is_known(record.topic)  # it existed, and was deleted
             ]
             if not gone:
                 break
-            await self._look_again({record.topic for _, record in gone})
+            await self._find_again({record.topic for _, record in gone})
             again = await self._put([record for _, record in gone])
             for (at, _), report in zip(gone, again, strict=True):
                 reports[at] = report
         return reports
 
-    async def _look_again(self, topics: Iterable[str]) -> None:
+    async def _find_again(self, topics: Iterable[str]) -> None:
         timeout = self._client.address.timeout
         for topic in topics:
             self._topics.forget(topic)
@@ -84,23 +87,23 @@ class KafkaStore:
                 await self._topics.find(topic)
                 await self._client.blocking(partial(self._client.producer.refresh, topic, timeout))
             except MatadorError:
-                continue  # whoever sends to it hears of it
+                continue  # the next send reports it
 
-    async def missing(self, made: Sequence[Made]) -> dict[str, MatadorError]:
+    async def missing(self, records: Sequence[RecordOrError]) -> dict[str, MatadorError]:
         """The topics that cannot be found, and why."""
         missing: dict[str, MatadorError] = {}
-        for topic in {one.topic for one in made if isinstance(one, Record)}:
-            if not self._topics.knows(topic):
+        for topic in {one.topic for one in records if isinstance(one, Record)}:
+            if not self._topics.is_known(topic):
                 try:
                     await self._topics.find(topic)
                 except MatadorError as error:
-                    missing[topic] = _of_queue(error, topic)
+                    missing[topic] = _explained(error, topic)
         return missing
 
-    async def _put(self, made: Sequence[Made]) -> list[Report]:
+    async def _put(self, made: Sequence[RecordOrError]) -> list[Report]:
         missing = await self.missing(made)
         records = [one for one in made if isinstance(one, Record)]
-        if not missing and len(records) == len(made):  # as most often
+        if not missing and len(records) == len(made):  # the common case
             return await self._client.producer.send(records)
         reports: list[Report] = []
         chosen: list[Record] = []
@@ -116,12 +119,12 @@ class KafkaStore:
         return [next(sent) if report is None else report for report in reports]
 
 
-def _of_queue(error: MatadorError, topic: str) -> MatadorError:
-    """A queue of somebody else's has no topic for delayed messages until it was declared."""
+def _explained(error: MatadorError, topic: str) -> MatadorError:
+    """A queue of another program has no topic for delayed messages until it is declared."""
     queue = topic.removesuffix(delayed_topic(""))
     if queue != topic and isinstance(error, QueueNotFoundError):
         found = QueueNotFoundError(
-            f"{error}; {topic!r} is where delayed messages of {queue!r} wait: apply the topology"
+            f"{error}; {topic!r} holds the delayed messages of {queue!r}: apply the topology"
         )
         found.__cause__ = error
         return found

@@ -1,13 +1,20 @@
-"""Topics: found by name, made from a topology, made again when they were deleted."""
+"""Topics: their names, how they are created from a topology, and when they are deleted.
+
+A queue is a topic of the same name. Beside it are ``NAME.delayed`` for messages that wait, and one
+topic for each kind of dead letter. An exchange is the topic ``NAME.exchange``. A declared topic
+that was deleted is created again when it is needed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
 
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -19,54 +26,115 @@ from confluent_kafka.admin import (
 
 from matador.errors import ConfigurationError, MatadorError, QueueNotFoundError
 from matador.model.message import TopologyNote
-from matador.model.topology import Topology
+from matador.model.topology import DEAD_LETTER_KINDS, Topology
 from matador.transports.kafka.client import KafkaClient
-from matador.transports.kafka.delays import PARTITIONS
 from matador.transports.kafka.errors import error_of
-from matador.transports.kafka.names import delayed_topic, exchange_topic, topic_name
-from matador.transports.kafka.server_settings import settings_of, whole_of
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import queue_not_found
 from matador.transports.kit.notes import ignored_limits
 
+DELAY_LEVELS = 15
+"""How many partitions of a topic of delayed messages hold messages; one more tells the time."""
+
+Shape: TypeAlias = tuple[int, Mapping[str, str]]
+"""How many partitions a topic has, and its settings."""
+
+_LOG = logging.getLogger(__name__)
+_ILLEGAL = re.compile(r"[^A-Za-z0-9._-]", re.ASCII)
+_MAX_NAME = 249
+_DELAYED = ".delayed"
+_EXCHANGE = ".exchange"
+_LETTERS = tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)
 _DEFAULT_PARTITIONS = 4
-_LIMIT = "max.message.bytes"
-_SLACK = 1 << 20  # bytes by which a dead letter may be larger than what it came from
+_SIZE_LIMIT = "max.message.bytes"
+_LETTER_HEADROOM = 1 << 20  # bytes by which a dead letter may be larger than its message
+_MIN_CHECK, _MAX_CHECK = 0.2, 10.0  # seconds between checks of temporary queues
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+@lru_cache(1000)
+def topic_name(queue: str) -> str:
+    """The topic of a queue: its own name, with an escape for characters that Kafka rejects.
+
+    Raises:
+        ConfigurationError: the name is too long for Kafka.
+
+    Example:
+        >>> topic_name("shop.events"), topic_name("Owner:orders")
+        ('shop.events', 'Owner-3Aorders')
+    """
+    name = _ILLEGAL.sub(lambda found: "".join(f"-{byte:02X}" for byte in found[0].encode()), queue)
+    if len(name) > _MAX_NAME:
+        raise ConfigurationError(
+            f"Kafka: the topic {name[:40]!r}… has {len(name)} characters, and Kafka allows "
+            f"{_MAX_NAME}; choose a shorter name or namespace"
+        )
+    return name
+
+
+def delayed_topic(topic: str) -> str:
+    """The topic for delayed messages of a queue.
+
+    Example:
+        >>> delayed_topic("shop.events")
+        'shop.events.delayed'
+    """
+    return topic + _DELAYED
+
+
+def exchange_topic(exchange: str) -> str:
+    """The topic of an exchange; a queue of the same name has another one.
+
+    Example:
+        >>> exchange_topic("shop.orders")
+        'shop.orders.exchange'
+    """
+    return topic_name(exchange + _EXCHANGE)
+
+
+def is_dead_letters(queue: str) -> bool:
+    """Whether a name is that of a queue of dead letters."""
+    return queue.endswith(_LETTERS)
+
+
+# -- topics ----------------------------------------------------------------------------------------
 
 
 class Topics:
-    """The topics by their names on Kafka."""
+    """Finds topics, and creates those that were declared."""
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
         self._address = client.address
-        self._declared: dict[str, tuple[int, Mapping[str, str]]] = {}
+        self._declared: dict[str, Shape] = {}
         self._partitions: dict[str, int] = {}
         self._finding: dict[str, asyncio.Lock] = {}
         self.retentions: dict[str, float] = {}
         """Seconds for which finished messages can be read again, for topics that promise it."""
 
-    def knows(self, topic: str) -> bool:
-        """Whether it was there when we last looked."""
+    def is_known(self, topic: str) -> bool:
+        """Whether the topic existed at the last check."""
         return topic in self._partitions
 
     def forget(self, topic: str) -> None:
-        """Look for it again: it may have been deleted."""
+        """Look for the topic again when it is needed: it may have been deleted."""
         self._partitions.pop(topic, None)
 
     def declare_one(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
-        """Have a topic made when it is looked for, if it is not there."""
+        """Create a missing topic when it is needed."""
         self._declared[topic] = partitions, settings
 
     def undeclare(self, topics: Iterable[str]) -> None:
-        """Never make them again, unless they are declared again."""
+        """Do not create these topics again until they are declared again."""
         for topic in topics:
             self._declared.pop(topic, None)
             self.retentions.pop(topic, None)
             self.forget(topic)
 
     async def find(self, topic: str, *, queue: str | None = None) -> int:
-        """How many partitions it has. A declared one that was deleted is made again.
+        """How many partitions a topic has. Creates a declared topic that is missing.
 
         Raises:
             QueueNotFoundError: there is no such topic.
@@ -80,7 +148,7 @@ class Topics:
             if isinstance(found, QueueNotFoundError):
                 if topic not in self._declared or not self._address.create:
                     raise queue_not_found(queue or topic, self._client.where, self._declared)
-                await self._make([topic])
+                await self._create([topic])
                 found = (await self.describe([topic]))[topic]
             if isinstance(found, MatadorError):
                 raise found
@@ -92,30 +160,37 @@ class Topics:
         names = TopicCollection(list(topics))
         return await self._client.ask(lambda admin: admin.describe_topics(names))
 
-    async def _make(self, topics: Sequence[str]) -> None:
+    async def _create(self, topics: Sequence[str]) -> set[str]:
+        """Create declared topics. Returns those that exist already: another program has created
+        them a moment ago."""
+        existing: set[str] = set()
         replication = self._address.replication or -1
         new = [
             NewTopic(one, self._declared[one][0], replication, config=dict(self._declared[one][1]))
             for one in topics
         ]
         until, backoff = time.monotonic() + self._address.timeout, Backoff(0.1, 1.0)
-        made = await self._client.ask(lambda admin: admin.create_topics(new))
-        while any(map(_lacks_brokers, made.values())) and time.monotonic() < until:
+        created = await self._client.ask(lambda admin: admin.create_topics(new))
+        while any(map(_lacks_brokers, created.values())) and time.monotonic() < until:
             await backoff.sleep()
-            made = await self._client.ask(lambda admin: admin.create_topics(new))
-        for topic, outcome in made.items():
+            created = await self._client.ask(lambda admin: admin.create_topics(new))
+        for topic, outcome in created.items():
             if isinstance(outcome, MatadorError):
                 code = error_of(outcome.__cause__) if outcome.__cause__ else None
                 if code is None or code.name() != "TOPIC_ALREADY_EXISTS":
                     raise ConfigurationError(
-                        f"Kafka: the topic {topic!r} cannot be made: {outcome}; make it yourself, "
-                        f"or check the options partitions and replication"
+                        f"Kafka: the topic {topic!r} cannot be created: {outcome}; create it "
+                        f"yourself, or check the options partitions and replication"
                     ) from outcome
-        await self._wait_for(topics)
+                existing.add(topic)
+        await self._wait_until_led(topics)
+        return existing
 
-    async def _wait_for(self, topics: Sequence[str]) -> None:
-        """A topic that was made is there for everybody a little later, and its partitions take
-        records a little later still. Until then some are refused and those behind them are not."""
+    async def _wait_until_led(self, topics: Sequence[str]) -> None:
+        """Wait until all brokers know new topics, and their partitions accept records.
+
+        Before that, a partition may reject a record and accept the one behind it.
+        """
         backoff = Backoff(0.02, 0.5)
         until = time.monotonic() + self._address.timeout
         while True:
@@ -126,7 +201,7 @@ class Topics:
             await backoff.sleep()
 
     async def _are_led(self, found: Mapping[str, Any]) -> bool:
-        """Whether all partitions of topics answer."""
+        """Whether all partitions of the topics answer."""
         places: Any = {
             TopicPartition(topic, partition.id): OffsetSpec.latest()
             for topic, one in found.items()
@@ -137,7 +212,7 @@ class Topics:
         return not any(isinstance(one, MatadorError) for one in answers.values())
 
     async def wait_until_gone(self, topics: Sequence[str]) -> None:
-        """A topic that was deleted is there a little longer."""
+        """Wait until the brokers have forgotten deleted topics."""
         backoff = Backoff(0.02, 0.5)
         until = time.monotonic() + self._address.timeout
         while time.monotonic() < until:
@@ -149,12 +224,12 @@ class Topics:
     # -- topology ----------------------------------------------------------------------------------
 
     async def declare(self, topology: Topology) -> list[TopologyNote]:
-        """Make what is missing. What is there is used as it is; ``exact`` queues are not made
-        unless they say ``create``.
+        """Create missing topics, and use the others as they are. ``exact`` queues are created only
+        if they have ``create``.
 
         Raises:
             QueueNotFoundError: a topic is missing, and the option ``create`` is off.
-            ConfigurationError: a topic that cannot be made.
+            ConfigurationError: a topic cannot be created.
         """
         wanted = self.wanted(topology)
         self._declared |= wanted
@@ -166,8 +241,7 @@ class Topics:
         if missing and not self._address.create:
             raise queue_not_found(missing[0], self._client.where)
         if missing:
-            await self._widen(topology, missing)
-            await self._make(missing)
+            await self._create_all(topology, missing)
         for topic in wanted:
             self.forget(topic)
             one = found[topic]
@@ -177,43 +251,51 @@ class Topics:
                 self._partitions[topic] = wanted[topic][0]
             else:
                 raise one
-        await self._introduce(
-            [topic_name(topology.full_name(queue.name)) for queue in topology.queues]
-        )
+        for queue in topology.queues:
+            await self._introduce(topic_name(topology.full_name(queue.name)))
         return list(_notes(topology))
 
-    async def _widen(self, topology: Topology, missing: Sequence[str]) -> None:
-        """Have the topics of delays and dead letters take what is in a queue that others made."""
-        letters: dict[str, list[str]] = {}
-        for queue, _, full_name in topology.dead_letter_names():
-            letters.setdefault(queue.name, []).append(topic_name(full_name))
+    async def _create_all(self, topology: Topology, missing: Sequence[str]) -> None:
+        """Create topics. Those of delayed messages and dead letters must accept whatever the queue
+        of another program accepts, so the queues come first."""
+        companions: dict[str, list[str]] = {}
         for queue in topology.queues:
             name = topic_name(topology.full_name(queue.name))
-            new = {delayed_topic(name), *letters.get(queue.name, ())}.intersection(missing)
-            if not new or name in missing:
+            companions[name] = [delayed_topic(name)]
+        for queue, _, full_name in topology.dead_letter_names():
+            name = topic_name(topology.full_name(queue.name))
+            companions[name].append(topic_name(full_name))
+        created = [topic for topic in missing if topic in companions]
+        if created:
+            existing = await self._create(created)
+            created = [topic for topic in created if topic not in existing]
+        for name, topics in companions.items():
+            new = set(topics).intersection(missing)
+            if not new or name in created:
                 continue
-            await self._wait_for([name])  # its settings are unknown while it is being made
-            found = await settings_of(self._client, ConfigResource(ResourceType.TOPIC, name))
-            limit = whole_of(found.get(_LIMIT), 0)
+            await self._wait_until_led([name])  # another process may be creating it
+            found = await self._client.settings_of(ConfigResource(ResourceType.TOPIC, name))
+            limit = int_setting(found, _SIZE_LIMIT, 0)
             for topic in new:
                 partitions, settings = self._declared[topic]
-                if limit > int(settings[_LIMIT]):
-                    self._declared[topic] = partitions, {**settings, _LIMIT: str(limit)}
+                if limit > int(settings[_SIZE_LIMIT]):
+                    self._declared[topic] = partitions, {**settings, _SIZE_LIMIT: str(limit)}
+        if rest := [topic for topic in missing if topic not in companions]:
+            await self._create(rest)
 
-    async def _introduce(self, topics: Iterable[str]) -> None:
-        """Have the producer know them: else the first message waits for half a second."""
-        for topic in topics:
-            refresh = partial(self._client.producer.refresh, topic, self._address.timeout)
-            with suppress(MatadorError):  # it asks again when it sends
-                await self._client.blocking(refresh)
+    async def _introduce(self, topic: str) -> None:
+        """Make the producer look up a topic now: the first message would wait half a second."""
+        refresh = partial(self._client.producer.refresh, topic, self._address.timeout)
+        with suppress(MatadorError):  # the producer looks again when it sends
+            await self._client.blocking(refresh)
 
-    def wanted(self, topology: Topology) -> dict[str, tuple[int, Mapping[str, str]]]:
-        """The topics of a topology that are ours to make: partitions and settings."""
-        wanted: dict[str, tuple[int, Mapping[str, str]]] = {}
+    def wanted(self, topology: Topology) -> dict[str, Shape]:
+        """The topics of a topology that the transport creates."""
+        wanted: dict[str, Shape] = {}
         stamped = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}
         kept = stamped | {
             "retention.ms": "-1",
-            _LIMIT: str(self._address.max_message_size + _SLACK),
+            _SIZE_LIMIT: str(self._address.max_message_size + _LETTER_HEADROOM),
         }
         for queue in topology.queues:
             name = topic_name(topology.full_name(queue.name))
@@ -221,7 +303,7 @@ class Topics:
                 partitions = self._address.partitions or queue.concurrency or _DEFAULT_PARTITIONS
                 retention = max(self._address.retention, queue.retention or 0.0)
                 wanted[name] = partitions, stamped | {"retention.ms": str(round(retention * 1000))}
-            wanted[delayed_topic(name)] = PARTITIONS, kept
+            wanted[delayed_topic(name)] = DELAY_LEVELS + 1, kept
         for exchange in topology.exchanges:
             wanted[exchange_topic(exchange.name)] = (
                 self._address.partitions or _DEFAULT_PARTITIONS,
@@ -234,8 +316,16 @@ class Topics:
         return wanted
 
 
+def int_setting(settings: Mapping[str, str], name: str, default: int) -> int:
+    """A setting of a broker or a topic as a whole number; the default if it is none."""
+    try:
+        return int(settings.get(name, default))
+    except ValueError:
+        return default
+
+
 def _lacks_brokers(outcome: object) -> bool:
-    """Whether brokers are missing for the replicas: for a moment only, if one is just starting."""
+    """Whether too few brokers run for the replicas; one may be starting."""
     cause = outcome.__cause__ if isinstance(outcome, MatadorError) else None
     error = error_of(cause) if cause is not None else None
     return error is not None and error.name() == "INVALID_REPLICATION_FACTOR"
@@ -259,3 +349,77 @@ def _notes(topology: Topology) -> Iterator[TopologyNote]:
             yield TopologyNote(
                 name, "Kafka deletes whole segments: dead letters stay for longer than their ttl"
             )
+
+
+# -- temporary queues ------------------------------------------------------------------------------
+
+
+class TemporaryQueues:
+    """Deletes the temporary queues of the applied topologies once they are unused for long enough.
+
+    Every process that has applied a topology does so.
+
+    Args:
+        in_use: whether this process consumes a queue.
+        group: the consumer group of a topic.
+        delete: deletes a queue.
+    """
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        in_use: Callable[[str], bool],
+        group: Callable[[str], str],
+        delete: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._in_use = in_use
+        self._group = group
+        self._delete = delete
+        self._expires: dict[str, float] = {}
+        self._used: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def apply(self, topology: Topology) -> None:
+        """Add the temporary queues of a topology; they count as used now."""
+        for queue in topology.queues:
+            if queue.expires is not None:
+                name = topology.full_name(queue.name)
+                self._expires[name] = queue.expires
+                self._used[name] = time.monotonic()
+        if self._expires and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._run())
+
+    def forget(self, queue: str) -> None:
+        """Stop checking a queue that is deleted."""
+        self._expires.pop(queue, None)
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        while self._expires:
+            wait = min(self._expires.values()) / 4
+            await asyncio.sleep(min(_MAX_CHECK, max(_MIN_CHECK, wait)))
+            for queue in list(self._expires):
+                try:
+                    await self._check(queue)
+                except MatadorError as error:
+                    _LOG.info("could not check whether %s is used: %s", queue, error)
+
+    async def _check(self, queue: str) -> None:
+        if self._in_use(queue):
+            self._used[queue] = time.monotonic()
+            return
+        if time.monotonic() < self._used[queue] + self._expires[queue]:
+            return
+        group = self._group(topic_name(queue))
+        answers = await self._client.ask(lambda admin: admin.describe_consumer_groups([group]))
+        for answer in answers.values():
+            if not isinstance(answer, MatadorError) and answer.members:
+                self._used[queue] = time.monotonic()  # another process consumes it
+        if time.monotonic() >= self._used[queue] + self._expires.get(queue, float("inf")):
+            await self._delete(queue)

@@ -1,4 +1,4 @@
-"""The Kafka transport."""
+"""The transport: connects the parts of this package, and keeps the consumers of each queue."""
 
 from __future__ import annotations
 
@@ -21,26 +21,23 @@ from matador.model.message import (
 from matador.model.topology import Topology
 from matador.transports.kafka.browse import KafkaBrowser
 from matador.transports.kafka.client import KafkaClient
-from matador.transports.kafka.consumer import QueueConsumer
+from matador.transports.kafka.consumer import KafkaSubscription, QueueConsumer
 from matador.transports.kafka.delays import BrokerClock
 from matador.transports.kafka.doctor import check, examine
-from matador.transports.kafka.log import KafkaLog
-from matador.transports.kafka.names import (
+from matador.transports.kafka.exchanges import Exchanges
+from matador.transports.kafka.options import KafkaOptions, read_kafka_address
+from matador.transports.kafka.reader import KafkaLog
+from matador.transports.kafka.replies import Replies
+from matador.transports.kafka.settle import KafkaSettler, KafkaTransactions
+from matador.transports.kafka.store import KafkaStore
+from matador.transports.kafka.topics import (
+    TemporaryQueues,
+    Topics,
     delayed_topic,
     exchange_topic,
     is_dead_letters,
     topic_name,
 )
-from matador.transports.kafka.options import KafkaOptions, read_kafka_address
-from matador.transports.kafka.purge import Purger
-from matador.transports.kafka.replies import Replies
-from matador.transports.kafka.routes import Routes
-from matador.transports.kafka.settle import KafkaSettler
-from matador.transports.kafka.store import KafkaStore
-from matador.transports.kafka.subscription import KafkaSubscription
-from matador.transports.kafka.temporary import TemporaryQueues
-from matador.transports.kafka.topics import Topics
-from matador.transports.kafka.transactions import KafkaTransactions
 from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.replies import ReplySubscription
@@ -50,38 +47,38 @@ from matador.transports.kit.transport import BaseTransport
 class KafkaTransport(BaseTransport):
     """Messages in Apache Kafka.
 
-    A queue is a topic with a consumer group of its own. A message is committed after it was
-    handled, and only once its retry or dead letter is stored. Messages with one ordering key are
-    handled one at a time and in order, retries included. If a worker dies after a retry was stored
-    and before its original was committed, both are handled, and the retry in its own place: behind
-    later messages of its key. ``transactional`` rules that out.
+    A queue is a topic with a consumer group of its own. A worker commits a message after it has
+    handled it, and after its retry or dead letter is stored. Workers handle messages with one
+    ordering key one at a time and in order, retries included. If a worker dies after it has stored
+    a retry and before it has committed the original, both are handled, and the retry comes behind
+    later messages of its key. The option ``transactional`` prevents that.
 
     Args:
         url: ``kafka://user:password@host:9092,host:9092/?replication=3``; ``kafkas://`` for TLS.
         name: for logs and metrics.
-        start: where a consumer group that has committed nothing yet begins to read its queue:
-            ``beginning``, or ``end`` for what is sent from then on.
-        group: in front of the names of the consumer groups (``billing.shop.events``); without it a
-            group is named like its topic. All workers and tools of a queue must use the same.
-        partitions: of the topics that are made here; 0: as many as the queue's concurrency, or 4.
-        replication: of the topics that are made here; 0: the default of the brokers.
-        retention: seconds after which Kafka deletes messages of a queue, handled or not.
-        create: make the topics of a topology that are missing.
+        start: where a consumer group without commits starts to read its queue: ``beginning``, or
+            ``end`` for messages that are sent from then on.
+        group: a prefix for the names of the consumer groups (``billing.shop.events``). Without it,
+            a group has the name of its topic. All workers and tools of a queue must use the same.
+        partitions: of topics that the transport creates; 0: the concurrency of the queue, or 4.
+        replication: of topics that the transport creates; 0: the default of the brokers.
+        retention: seconds after which Kafka deletes the messages of a queue, handled or not.
+        create: create the missing topics of a topology.
         transactional: store a retry or a dead letter and commit its original in one transaction.
         timeout: seconds for connecting, for an answer, and for a confirmation.
-        session: seconds after which a worker that is not heard of loses its partitions.
-        revoke_wait: seconds for which a partition that goes to another worker waits for handlers
-            that run.
-        linger: seconds for which the client may collect messages at most; what was sent together
-            leaves at once.
+        session: seconds after which a worker that sends no heartbeats loses its partitions.
+        revoke_wait: seconds for which a partition that moves to another worker waits for running
+            handlers.
+        linger: the longest time in seconds for which the client collects messages. Messages that
+            are sent together leave at once.
         compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
         max_message_size: bytes, headers and key included.
         batch_size: how many messages are read at a time.
         client_id: shown by the brokers.
         sasl_mechanism: ``PLAIN`` (if there is a user), ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` …
-        config: more settings of librdkafka, by their names; only as a keyword.
+        config: more settings of librdkafka, by name; only as a keyword.
 
-    Every other option can be given in the address (``?replication=3``) or as a keyword, which wins.
+    All other options can be given in the address (``?replication=3``) or as keywords, which win.
 
     Raises:
         ConfigurationError: the address is malformed, or an option is invalid.
@@ -103,14 +100,15 @@ class KafkaTransport(BaseTransport):
         self._clock = BrokerClock()
         self._browser = KafkaBrowser(self._client, self._topics, self._group)
         self._replies = Replies(self._client, self._topics, self._browser)
-        self._purger = Purger(self._client, self._browser)
-        self._routes = Routes(self._client, self._topics, self._store, self._browser, self._group)
+        self._exchanges = Exchanges(
+            self._client, self._topics, self._store, self._browser, self._group
+        )
         self._temporary = TemporaryQueues(
             self._client, self._in_use, self._group, self.delete_queue
         )
         self._consumers: dict[tuple[str, str], QueueConsumer] = {}
         self._leaving: set[QueueConsumer] = set()
-        self._started: set[str] = set()  # topics whose groups have a position
+        self._started: set[str] = set()  # topics whose group has a commit
         self._subscriptions: set[KafkaSubscription] = set()
         self._capabilities = Capabilities(
             delivery_modes=frozenset({"at-least-once", "at-most-once"}),
@@ -139,7 +137,6 @@ class KafkaTransport(BaseTransport):
         await self._client.start()
 
     async def _close(self) -> None:
-        """Others get what is still held."""
         await self._temporary.close()
         await asyncio.gather(*[one.close() for one in list(self._subscriptions)])
         await self._replies.close()
@@ -152,7 +149,7 @@ class KafkaTransport(BaseTransport):
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         await self._client.require()
         notes = await self._topics.declare(topology)
-        notes += await self._routes.apply(topology)
+        notes += await self._exchanges.apply(topology)
         self._temporary.apply(topology)
         queues = {topology.full_name(one.queue) for one in topology.bindings}
         for subscription in [one for one in self._subscriptions if one.queue in queues]:
@@ -164,7 +161,7 @@ class KafkaTransport(BaseTransport):
         return await self._store.send(messages)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> KafkaSubscription:
-        """See ``Transport``. All subscriptions of a queue share one member of each group."""
+        """All subscriptions of a queue share one member of each of its groups."""
         await self._client.require()
         consumers = await self._all_consumers(queue)
         subscription = KafkaSubscription(
@@ -184,61 +181,61 @@ class KafkaTransport(BaseTransport):
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing`` and ``BrowsingDeadLetters``: for dead letters only."""
+        """For dead letters only."""
         await self._client.require()
         async for stored in self._browser.browse(queue, after, limit):
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        """See ``Browsing``. Joins the group of the dead letters until all are settled."""
+        """For dead letters only. Joins their group until all of them are settled."""
         await self._client.require()
         if not is_dead_letters(queue):
             raise UnsupportedError(f"{queue!r} is consumed by its group; dead letters can be taken")
         if not positions:
             return []
-        member = await self._consumer(queue)
+        consumer = await self._consumer(queue)
         try:
-            return await self._browser.take(queue, positions, member)
+            return await self._browser.take(queue, positions, consumer)
         finally:
-            member.let_go()
+            consumer.release()
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``. What waits behind a message that another process holds stays."""
+        """Messages behind one that another process has in flight stay."""
         await self._client.require()
-        purged = await self._purger.purge(queue, self._consumers.get((queue, topic_name(queue))))
-        for exchange, extents in (await self._routes.extents(queue)).items():
-            member = self._consumers.get((queue, exchange_topic(exchange)))
-            if member is None:
-                purged += await self._routes.skip_all(queue, exchange, extents)
+        purged = await self._browser.purge(queue, self._consumers.get((queue, topic_name(queue))))
+        for exchange, extents in (await self._exchanges.extents(queue)).items():
+            consumer = self._consumers.get((queue, exchange_topic(exchange)))
+            if consumer is None:
+                purged += await self._exchanges.skip_all(queue, exchange, extents)
                 continue
             for number, one in extents.items():
-                purged += await member.skip(number, one.start, one.end)
+                purged += await consumer.skip(number, one.start, one.end)
         return purged
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``. Counts what is in an exchange before it is known who wants it."""
+        """Includes unread messages of exchanges, whether they match a binding or not."""
         await self._client.require()
         own = await self._browser.depth(queue)
         found = [
             one
-            for extents in (await self._routes.extents(queue)).values()
+            for extents in (await self._exchanges.extents(queue)).values()
             for one in extents.values()
         ]
-        flying = sum(one.in_flight for one in found)
-        ready = max(0, sum(one.left for one in found) - flying)
+        in_flight = sum(one.in_flight for one in found)
+        ready = max(0, sum(one.left for one in found) - in_flight)
         return QueueDepth(
             ready=own.ready + ready,
             delayed=own.delayed,
-            in_flight=own.in_flight + flying,
+            in_flight=own.in_flight + in_flight,
             consumers=own.consumers,
         )
 
     async def oldest_due(self, queue: str) -> datetime | None:
-        """See ``Aging``. A message in an exchange counts before it is known who wants it."""
+        """Includes unread messages of exchanges, whether they match a binding or not."""
         await self._client.require()
         topic, now = topic_name(queue), datetime.now(UTC)
         places = {topic: await self._browser.extents(topic, queue=queue)}
-        for exchange, extents in (await self._routes.extents(queue)).items():
+        for exchange, extents in (await self._exchanges.extents(queue)).items():
             places[exchange_topic(exchange)] = extents
         found = [await self._browser.oldest_due(*place, now) for place in places.items()]
         return min((one for one in found if one is not None), default=None)
@@ -246,21 +243,21 @@ class KafkaTransport(BaseTransport):
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[StoredMessage]:
-        """See ``Replaying``. In order of the time when Kafka stored them."""
+        """In order of the time at which Kafka stored the messages."""
         await self._client.require()
         return await self._browser.read(queue, after, limit)
 
     async def publish(
         self, exchange: str, messages: Sequence[Message]
     ) -> Sequence[int | MatadorError]:
-        """See ``Routing``. 1 for what is stored: Kafka does not know who will read it."""
+        """1 for each stored message: Kafka does not know how many queues will read it."""
         await self._client.require()
-        return await self._routes.publish(exchange, messages)
+        return await self._exchanges.publish(exchange, messages)
 
     async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
-        """See ``Routing``. For this process, and what the queue has not read yet is left out."""
+        """Affects this process only. The queue skips what it has not read yet."""
         await self._client.require()
-        await self._routes.unbind(exchange, queue, pattern)
+        await self._exchanges.unbind(exchange, queue, pattern)
         for subscription in [one for one in self._subscriptions if one.queue == queue]:
             await subscription.refresh()
 
@@ -269,19 +266,19 @@ class KafkaTransport(BaseTransport):
         self._temporary.forget(queue)
         members = [one for (name, _), one in self._consumers.items() if name == queue]
         await asyncio.gather(*[one.close() for one in members])
-        await self._routes.delete_queue(queue)
+        await self._exchanges.delete_queue(queue)
 
     async def reply_address(self) -> str:
         await self._client.require()
         return await self._replies.address()
 
     async def replies(self) -> ReplySubscription:
-        """See ``Replying``. Answers are in one topic, ``matador.replies``, for an hour."""
+        """Replies stay in one topic, ``matador.replies``, for an hour."""
         await self._client.require()
         return await self._replies.subscribe()
 
     async def offsets(self, queue: str) -> Mapping[int, tuple[int, int]]:
-        """See ``Partitioned``. What is in an open transaction is not there yet."""
+        """Messages of an open transaction are behind the ends."""
         await self._client.require()
         return await self._browser.committed_offsets(topic_name(queue), queue)
 
@@ -300,11 +297,11 @@ class KafkaTransport(BaseTransport):
         return await examine(self._client)
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Checking``: partitions, replicas, retention and cleanup that get in the way."""
+        """Checks partitions, replicas, retention and cleanup."""
         await self._client.require()
         return await check(self._client, self._topics, topology)
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- consumers ---------------------------------------------------------------------------------
 
     def _group(self, topic: str) -> str:
         return topic if self._address.group is None else f"{self._address.group}.{topic}"
@@ -330,16 +327,16 @@ class KafkaTransport(BaseTransport):
         return consumer
 
     async def _start_at_end(self, queue: str, topic: str) -> None:
-        """Once: a topic that is deleted and made again meanwhile is read from its beginning."""
+        """Move the group once. A topic that is recreated later is read from its beginning."""
         if topic not in self._started:
-            await self._routes.start_at_end(queue, topic, self._group(topic))
+            await self._exchanges.start_at_end(queue, topic, self._group(topic))
             self._started.add(topic)
 
     async def _all_consumers(self, queue: str) -> list[QueueConsumer]:
-        """Of its own topic, and of its exchanges."""
+        """The consumers of the topic of a queue, and of its exchanges."""
         return [
             await self._consumer(queue),
-            *[self._exchange_consumer(queue, one) for one in self._routes.exchanges(queue)],
+            *[self._exchange_consumer(queue, one) for one in self._exchanges.of(queue)],
         ]
 
     def _exchange_consumer(self, queue: str, exchange: str) -> QueueConsumer:
@@ -350,9 +347,9 @@ class KafkaTransport(BaseTransport):
             self._client,
             queue,
             topic,
-            self._routes.group(queue, exchange),
+            self._exchanges.group(queue, exchange),
             self._clock,
-            wants=self._routes.wants(queue, exchange),
+            accepts=self._exchanges.filter(queue, exchange),
             closed=self._left,
         )
         return consumer

@@ -1,12 +1,12 @@
-"""How a message is written to Kafka, and read back.
+"""Writes messages as records of Kafka, and reads records of any program.
 
-The value of a record is the body, the key is the ordering key, and every header is a header, in
-UTF-8. Whole numbers are decimal digits; ``x-matador-numbers`` names the headers that they are in.
-``x-matador-id``, ``x-matador-priority`` and ``x-matador-delay`` (seconds after the record was
-stored) hold the rest; what is empty is left out.
+The value of a record is the body, and its key is the ordering key. Each header of a message is a
+header of the record, in UTF-8. Whole numbers are decimal digits, and ``x-matador-numbers`` lists
+their headers. ``x-matador-id``, ``x-matador-priority`` and ``x-matador-delay`` (seconds after the
+record was stored) hold the rest. Empty values are left out.
 
-Foreign records are read, too: a value or a header that is null is empty, a header that is not
-UTF-8 is base64, and of several headers with one name the last one counts.
+In records of other programs, a value or a header that is null is read as empty, a header that is
+not UTF-8 is read as base64, and the last one of several headers with the same name counts.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _NUMBERS = "x-matador-numbers"
 ROUTING_KEY_HEADER = "x-matador-routing-key"
 _ORDERING_KEY = "x-matador-ordering-key"
 _PUBLISHED = frozenset((ROUTING_KEY_HEADER, _ORDERING_KEY, DELAY_HEADER))
-_OURS = frozenset((ID_HEADER, _PRIORITY, _NUMBERS)) | _PUBLISHED
-_MOST = 2**63
-_LONGEST_DELAY = 100 * 366 * 86_400.0
-_LONGEST_REASON = 1000
-_MOST_KEPT = 500_000  # bytes of a value for which there is no room
+_RESERVED = frozenset((ID_HEADER, _PRIORITY, _NUMBERS)) | _PUBLISHED
+_MAX_INT = 2**63
+_MAX_DELAY = 100 * 366 * 86_400.0
+_MAX_REASON = 1000
+_MAX_CUT_VALUE = 500_000  # bytes of a value that is too large
 _NO_HEADERS: Headers = {}
 _EMPTY_SIZE = 70  # bytes, of a record without key, value and headers
 _PLAIN_SIZE = _EMPTY_SIZE + len(ID_HEADER) + 4
@@ -54,8 +54,12 @@ RecordHeaders: TypeAlias = list[tuple[str, bytes | None]]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """What is stored in a topic. ``partition`` -1: by the key, or any. ``located``: the report is
-    to say where it is."""
+    """A record to store.
+
+    Attributes:
+        partition: -1 to choose it by the key, or at random.
+        located: the report says where the record is stored.
+    """
 
     topic: str
     value: bytes | None
@@ -74,7 +78,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """The message in a record."""
+    """The message in a record, as far as it can be read; ``problem`` says what cannot."""
 
     body: bytes
     headers: Headers
@@ -86,7 +90,7 @@ class Content(msgspec.Struct, frozen=True, gc=False):
     properties: Properties | None = None
 
     def message(self, queue: str, place: str) -> Message:
-        """The message as it was sent; one without an id is named after its place."""
+        """The message as it was sent; ``place`` replaces a missing id."""
         return Message(
             self.id or place,
             queue,
@@ -98,18 +102,17 @@ class Content(msgspec.Struct, frozen=True, gc=False):
             self.properties,
         )
 
-    def delivery(self, queue: str, hold: object, count: int) -> Delivery:
-        """What a receiver gets, for the time number ``count``."""
-        receipt = Receipt(queue, hold, count, count > 1, self.priority, self.ordering_key)
+    def delivery(self, queue: str, handle: object, count: int) -> Delivery:
+        receipt = Receipt(queue, handle, count, count > 1, self.priority, self.ordering_key)
         return Delivery(self.body, self.headers, receipt, self.problem, self.properties, self.id)
 
 
 def written(message: Message, topic: str, *, delay: float = 0.0, limit: int = 0) -> Record:
-    """The record for a message in a topic; ``delay`` is for readers to wait for.
+    """The record of a message in a topic. Consumers wait for ``delay``; Kafka does not.
 
     Raises:
-        UnstorableError: a part of it cannot be encoded.
-        MessageTooLargeError: it is larger than ``limit``.
+        UnstorableError: a part of the message cannot be encoded.
+        MessageTooLargeError: the record is larger than ``limit``.
     """
     if (
         message.priority is None
@@ -119,7 +122,7 @@ def written(message: Message, topic: str, *, delay: float = 0.0, limit: int = 0)
         and message.ordering_key is None
         and message.id.isascii()
         and (not limit or len(message.body) + len(message.id) + _PLAIN_SIZE <= limit)
-    ):  # an event, as most often
+    ):  # an event: the common case
         if message.id:
             return Record(topic, message.body, None, [(ID_HEADER, message.id.encode())])
         return Record(topic, message.body, None, [])
@@ -145,13 +148,14 @@ def written(message: Message, topic: str, *, delay: float = 0.0, limit: int = 0)
 
 
 def published(message: Message, topic: str, *, limit: int) -> Record:
-    """The record for a message in the topic of an exchange.
+    """The record of a message in the topic of an exchange.
 
-    The key is the ordering key, or else the routing key: what has the same stays in order.
+    Its key is the ordering key, or the routing key if there is none: messages with the same key
+    stay in order.
 
     Raises:
-        UnstorableError: a part of it cannot be encoded.
-        MessageTooLargeError: it is larger than ``limit``.
+        UnstorableError: a part of the message cannot be encoded.
+        MessageTooLargeError: the record is larger than ``limit``.
     """
     record = written(message, topic, limit=limit)
     properties = message.properties
@@ -167,9 +171,9 @@ def published(message: Message, topic: str, *, limit: int) -> Record:
 
 
 def received(record: Record) -> tuple[Record, str]:
-    """A record of an exchange as one of a queue, and its routing key. Never fails.
+    """A record of an exchange as a record of a queue, and its routing key. Never fails.
 
-    Of a record from another program, the key is the routing key.
+    In a record of another program, the key is the routing key.
     """
     found = dict(record.headers)
     kept = [one for one in record.headers if one[0] not in _PUBLISHED]
@@ -192,7 +196,7 @@ def _written_headers(message: Message) -> RecordHeaders:
             numbers.append(name)
         else:
             raise UnstorableError(f"the header {name[:40]!r} is neither a text nor a whole number")
-        if name in _OURS or "\0" in name:
+        if name in _RESERVED or "\0" in name:
             raise UnstorableError(f"the name of the header {name[:40]!r} cannot be used on Kafka")
         name.encode()
         headers.append((name, encoded))
@@ -202,49 +206,53 @@ def _written_headers(message: Message) -> RecordHeaders:
 
 
 def _digits(value: int, what: str) -> bytes:
-    if not -_MOST <= value < _MOST:
+    if not -_MAX_INT <= value < _MAX_INT:
         raise UnstorableError(f"{what} does not fit in 64 bits")
     return b"%d" % value
 
 
 class Fit(msgspec.Struct, frozen=True, gc=False):
-    """How the simplest dead letter is changed for a topic that does not take it.
+    """How a bare dead letter is changed for a topic that rejects it.
 
-    ``room``: so many bytes of its value are kept; None: all. ``keyed``: it has a key, without which
-    a topic that is compacted takes nothing.
+    Attributes:
+        room: how many bytes of the value are kept; None: all.
+        keyed: the record has a key, which a compacted topic requires.
     """
 
     room: int | None = None
     keyed: bool = False
 
     def after(self, error: MatadorError, record: Record) -> Fit | None:
-        """What to try once the dead letter of ``record`` was refused; None: nothing is left."""
+        """The next change to try after an error; None if there is none."""
         if not isinstance(error, MessageTooLargeError):
             fits_keyed = isinstance(error, UnstorableError) and not self.keyed
             return Fit(self.room, keyed=True) if fits_keyed else None
         if self.room is None:
-            return Fit(min(len(record.value or b"") // 2, _MOST_KEPT), self.keyed)
+            return Fit(min(len(record.value or b"") // 2, _MAX_CUT_VALUE), self.keyed)
         return Fit(self.room // 8, self.keyed) if self.room else None
 
 
 AS_IT_IS = Fit()
-"""Nothing has to be changed, as far as is known."""
+"""No change."""
 
 
 def bare(record: Record, topic: str, reason: str, fit: Fit = AS_IT_IS, place: str = "") -> Record:
-    """A dead letter that fits wherever the value of ``record``, which is at ``place``, did."""
+    """A dead letter without headers. It fits into any topic that accepted the value of ``record``.
+
+    ``place`` is where the record is stored.
+    """
     value, room = record.value, fit.room
     if room is not None and value is not None and len(value) > room:
         note = f" (only {room:,} of {len(value):,} bytes fit here; the message is at {place})"
-        reason, value = reason[: _LONGEST_REASON - len(note)] + note, value[:room]
-    clean = reason[:_LONGEST_REASON].encode("utf-8", "replace")
+        reason, value = reason[: _MAX_REASON - len(note)] + note, value[:room]
+    clean = reason[:_MAX_REASON].encode("utf-8", "replace")
     if fit.keyed:  # a record with a key and no value would delete others
         return Record(topic, value or b"", place.encode(), [(REASON_HEADER, clean)])
     return Record(topic, value, None, [(REASON_HEADER, clean)])
 
 
 def with_reason(record: Record, topic: str, reason: str) -> Record:
-    """A dead letter that keeps everything of ``record`` as it is.
+    """A dead letter that keeps key, value and headers of ``record``.
 
     Raises:
         UnstorableError: the reason cannot be encoded.
@@ -259,7 +267,7 @@ def with_reason(record: Record, topic: str, reason: str) -> Record:
 
 
 def with_delay(record: Record, topic: str, delay: float, partition: int = -1) -> Record:
-    """The same record for another topic, with what is left of its delay."""
+    """The same record for another topic, with another delay."""
     headers: RecordHeaders = [one for one in record.headers if one[0] != DELAY_HEADER]
     if delay > 0:
         headers.append((DELAY_HEADER, repr(delay).encode()))
@@ -270,7 +278,7 @@ def with_delay(record: Record, topic: str, delay: float, partition: int = -1) ->
 
 
 def record_of(message: KafkaMessage) -> Record:
-    """The record that was received, whoever has written it. Never fails."""
+    """The record that was received. Never fails, whatever program stored it."""
     try:
         found: Any = message.headers() or ()
     except (UnicodeError, ValueError):
@@ -285,7 +293,7 @@ def record_of(message: KafkaMessage) -> Record:
 
 
 def content_of(message: KafkaMessage) -> tuple[bytes | None, Content]:
-    """The key and ``read`` of what was received; quick if its only header is its id, if any."""
+    """The key and the content of a received record; fast if it has no header except the id."""
     key: Any = message.key()
     try:
         headers: Any = message.headers()
@@ -302,7 +310,7 @@ def content_of(message: KafkaMessage) -> tuple[bytes | None, Content]:
 
 
 def delay_of(record: Record) -> float:
-    """The seconds after it was stored at which a record is due; 0 if it says nothing sensible."""
+    """How many seconds after it was stored a record is due; 0 if its header is invalid."""
     for name, value in record.headers:
         if name == DELAY_HEADER:
             return _read_delay(value)
@@ -314,29 +322,29 @@ def _read_delay(value: bytes | None) -> float:
         delay = float(value or b"0")
     except ValueError:
         return 0.0
-    return min(delay, _LONGEST_DELAY) if math.isfinite(delay) and delay > 0 else 0.0
+    return min(delay, _MAX_DELAY) if math.isfinite(delay) and delay > 0 else 0.0
 
 
 def read(record: Record) -> Content:
     """The message in a record. Never fails."""
     body = record.value or b""
     texts = {name: _text(value) for name, value in record.headers}
-    ours = {name: texts.pop(name) for name in _OURS & texts.keys()}
+    reserved = {name: texts.pop(name) for name in _RESERVED & texts.keys()}
     headers: dict[str, str | int] = {**texts}
     key, problem = _read_key(record.key)
-    if (listed := ours.get(_NUMBERS)) is not None:
+    if (listed := reserved.get(_NUMBERS)) is not None:
         problem = _restore_numbers(headers, listed) or problem
     priority: int | None = None
-    if (written := ours.get(_PRIORITY)) is not None:
+    if (written := reserved.get(_PRIORITY)) is not None:
         priority = _whole(written)
         if priority is None:
             problem = f"the header {_PRIORITY} is not a whole number"
     rest, properties, unread = split_properties(headers)
-    delay = _read_delay((ours.get(DELAY_HEADER) or "").encode())
+    delay = _read_delay((reserved.get(DELAY_HEADER) or "").encode())
     return Content(
         body,
         dict(rest),
-        ours.get(ID_HEADER, ""),
+        reserved.get(ID_HEADER, ""),
         priority,
         key,
         delay,
@@ -364,16 +372,16 @@ def _text(value: bytes | None) -> str:
 
 
 def _whole(text: str) -> int | None:
-    """A whole number of at most 64 bits; None if it is none."""
+    """A whole number of at most 64 bits; None if the text is no such number."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
         return None
     number = int(text)
-    return number if -_MOST <= number < _MOST else None
+    return number if -_MAX_INT <= number < _MAX_INT else None
 
 
 def _restore_numbers(headers: dict[str, str | int], listed: str) -> str | None:
-    """Make numbers of the headers that are listed; what could not be read."""
+    """Turn the listed headers into numbers; return what could not be read, if anything."""
     try:
         names: Sequence[str] = msgspec.json.decode(listed, type=list[str])
     except (msgspec.MsgspecError, ValueError, RecursionError):

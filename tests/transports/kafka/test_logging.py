@@ -9,7 +9,7 @@ from tests.support.ports import free_ports
 
 from matador.errors import ConnectionFailedError
 from matador.transports.kafka import KafkaTransport
-from matador.transports.kafka.repetitions import Repetitions
+from matador.transports.kafka.options import RepetitionFilter
 
 
 def record_of(text: str) -> logging.LogRecord:
@@ -18,7 +18,7 @@ def record_of(text: str) -> logging.LogRecord:
 
 def test_a_line_is_repeated_after_a_while_with_how_often_it_was_left_out() -> None:
     moment = 0.0
-    repetitions = Repetitions(lambda: moment)
+    repetitions = RepetitionFilter(lambda: moment)
     assert repetitions.filter(record_of("broker 1: refused (after 0ms in state CONNECT)"))
     for took in range(1200):
         assert not repetitions.filter(record_of(f"broker 1: refused (after {took}ms)"))

@@ -1,7 +1,7 @@
-"""Exchanges on Kafka: a topic each. Every queue that is bound reads it with a group of its own.
+"""Exchanges: an exchange is a topic, which each bound queue reads with a group of its own.
 
-A message is stored once, whoever wants it. Which of the messages of an exchange a queue gets, is
-decided by those who consume the queue, from the bindings that they have applied.
+Kafka stores a published message once. The consumers of a queue read all of them, and handle those
+that match the bindings that they have applied.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from matador.model.message import Message, TopologyNote
 from matador.model.topology import Topology
 from matador.transports.kafka.browse import Extent, KafkaBrowser
 from matador.transports.kafka.client import KafkaClient
-from matador.transports.kafka.names import delayed_topic, exchange_topic, topic_name
 from matador.transports.kafka.producer import Report
-from matador.transports.kafka.store import KafkaStore, Made
-from matador.transports.kafka.topics import Topics
+from matador.transports.kafka.store import KafkaStore, RecordOrError
+from matador.transports.kafka.topics import Topics, delayed_topic, exchange_topic, topic_name
 from matador.transports.kafka.wire import published
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.routing import RoutingTable
 
-_LEAVING = 2.0  # seconds; those who have just left a group may still be in it
+_LEAVE_TIME = 2.0  # seconds; a group may still list members that have just left
 
 
-class Routes:
-    """The exchanges, and the bindings that this process has applied."""
+class Exchanges:
+    """Publishes to exchanges, and keeps the bindings that this process has applied."""
 
     def __init__(
         self,
@@ -52,22 +51,22 @@ class Routes:
         self._browser = browser
         self._group = group
         self._table = RoutingTable()
-        self._bound: dict[str, dict[str, set[str]]] = {}  # of each queue: exchanges and patterns
+        self._bound: dict[str, dict[str, set[str]]] = {}  # queue: exchange: patterns
 
-    def exchanges(self, queue: str) -> list[str]:
-        """Those to which a queue is bound."""
+    def of(self, queue: str) -> list[str]:
+        """The exchanges that a queue is bound to."""
         return list(self._bound.get(queue, ()))
 
     def group(self, queue: str, exchange: str) -> str:
         """The group with which a queue reads an exchange."""
         return f"{self._group(topic_name(queue))}.{exchange_topic(exchange)}"
 
-    def wants(self, queue: str, exchange: str) -> Callable[[str], bool]:
-        """Whether a queue gets what has this routing key."""
+    def filter(self, queue: str, exchange: str) -> Callable[[str], bool]:
+        """A function that says whether the queue gets messages with a routing key."""
         return lambda key: queue in self._table.queues(exchange, key)
 
     async def apply(self, topology: Topology) -> list[TopologyNote]:
-        """Bind. A queue that was not bound to an exchange gets what is published from now on."""
+        """Bind queues. A new binding gets the messages that are published from now on."""
         notes = self._table.apply(topology)
         bound = [
             (topology.full_name(one.queue), one.exchange, one.pattern) for one in topology.bindings
@@ -85,7 +84,8 @@ class Routes:
         return notes
 
     async def publish(self, exchange: str, messages: Sequence[Message]) -> list[int | MatadorError]:
-        """See ``Routing``. Kafka does not know who reads: 1 for whatever is stored."""
+        """For each message 1, or why it is not stored. Kafka does not know how many queues read
+        it."""
         reports = await self._store.put([self._record(exchange, one) for one in messages])
         return [self._outcome(exchange, report) for report in reports]
 
@@ -120,28 +120,29 @@ class Routes:
         backoff, until = Backoff(0.1, 1.0), time.monotonic() + self._client.address.timeout
         while True:
             try:
-                # The ends first: whoever stores them too, does not skip what was sent since.
+                # Read the ends first. If another worker commits them meanwhile, nothing that was
+                # sent since is skipped.
                 ends = await self._browser.ends(topic)
                 placed = await self._browser.commits(group, topic)
                 if not any(offset >= 0 for offset, _ in placed.values()):
                     await self._move(queue, topic, group, ends)
-                return  # partitions that were added later are read from their beginning
+                return  # a partition that is added later is read from its beginning
             except SendUnconfirmedError:  # a new topic has no leader for a moment
                 if time.monotonic() > until:
                     raise
             await backoff.sleep()
 
     async def extents(self, queue: str) -> dict[str, dict[int, Extent]]:
-        """What a queue has before it in each of its exchanges, whether it wants it or not."""
+        """What the groups of a queue have yet to read in its exchanges, matching or not."""
         return {
             exchange: await self._browser.extents(
                 exchange_topic(exchange), group=self.group(queue, exchange)
             )
-            for exchange in self.exchanges(queue)
+            for exchange in self.of(queue)
         }
 
     async def skip_all(self, queue: str, exchange: str, extents: dict[int, Extent]) -> int:
-        """Let a queue that nobody consumes read on from the end; how much that leaves out."""
+        """Move the group of a queue without consumers to the end; return how many it skips."""
         ends = {number: one.end for number, one in extents.items()}
         left = sum(one.left for one in extents.values())
         topic, group = exchange_topic(exchange), self.group(queue, exchange)
@@ -149,11 +150,11 @@ class Routes:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _record(self, exchange: str, message: Message) -> Made:
+    def _record(self, exchange: str, message: Message) -> RecordOrError:
         if message.delay > 0:
             return DelaysNotSupportedError(
-                f"Kafka: what is published to the exchange {exchange!r} cannot be delayed; "
-                f"send it to a queue"
+                f"Kafka: messages for the exchange {exchange!r} cannot be delayed; send them to a "
+                f"queue"
             )
         try:
             limit = self._client.address.max_message_size
@@ -171,7 +172,7 @@ class Routes:
         return report if isinstance(report, MatadorError) else 1
 
     async def _move(self, queue: str, topic: str, group: str, ends: dict[int, int]) -> bool:
-        """False: somebody consumes it, so it has a place already."""
+        """Commit offsets for a group; False if it has members, which commit themselves."""
         places = [TopicPartition(topic, number, end) for number, end in ends.items()]
         moved = [ConsumerGroupTopicPartitions(group, places)]
         answers = await self._client.ask(
@@ -185,8 +186,8 @@ class Routes:
         return True
 
     async def _forget_groups(self, groups: list[str]) -> None:
-        """Those that somebody is in stay. The brokers forget groups without members, too."""
-        backoff, until = Backoff(0.05, 0.5), time.monotonic() + _LEAVING
+        """Delete groups, except those with members. The brokers expire the others as well."""
+        backoff, until = Backoff(0.05, 0.5), time.monotonic() + _LEAVE_TIME
         while groups and time.monotonic() < until:
             answers = await self._client.ask(
                 lambda admin, asked=groups: admin.delete_consumer_groups(asked)
