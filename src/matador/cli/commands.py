@@ -16,6 +16,7 @@ import contextlib
 import inspect
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, is_dataclass
@@ -42,8 +43,7 @@ from matador.cli.output import (
     stdout_for_machines,
 )
 from matador.cli.receivers import look_at
-from matador.cli.spark_session import spark_message
-from matador.cli.streams import OutputError
+from matador.cli.terminal import OutputError
 from matador.errors import ConfigurationError, MatadorError
 from matador.loading import Loaded
 from matador.model.options import suggestion
@@ -361,6 +361,15 @@ def _reported(command: Callable[..., T]) -> Callable[..., T]:
             _fail(message, FAILED, verbose)
 
     return run
+
+
+def spark_message(error: BaseException) -> str | None:
+    """What an error of Spark says, in one line; None if it is not Spark's."""
+    if "pyspark" not in sys.modules:
+        return None
+    from matador.spark.runtime.messages import spark_error
+
+    return spark_error(error)
 
 
 def _file_message(error: BaseException) -> str | None:

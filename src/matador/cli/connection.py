@@ -7,9 +7,10 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 from matador.cli.output import (
@@ -21,7 +22,7 @@ from matador.cli.output import (
     warn,
     wrong_usage,
 )
-from matador.cli.streams import for_remarks
+from matador.cli.terminal import for_remarks
 from matador.errors import (
     ApplicationImportError,
     ConfigurationError,
@@ -42,6 +43,7 @@ T = TypeVar("T")
 _GRACE = 2.0
 _PROBE_AFTER = 2.0
 _PROBE_TIME = 1.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ADDRESS = re.compile(r"(?P<host>[\w.:-]+):(?P<port>\d+)")
 _ANSWERS = {
     b"AMQP": "RabbitMQ",
@@ -264,3 +266,22 @@ def _exit(message: Callable[[], str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(FAILED)
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Generator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, so that running work can finish cleanly.
+
+    Enter it after Spark was started, which installs a handler of its own.
+    """
+    stop = threading.Event()
+
+    def stopped(number: int, frame: object) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, stopped) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -16,7 +16,7 @@ from matador.cli.commands import Connecting, File, a_location, a_path, option
 from matador.cli.connection import missing_storage
 from matador.cli.output import CommandError, UsageError, note, warn, wrong_usage
 from matador.cli.receivers import look_at
-from matador.cli.spark_options import SparkOptions
+from matador.cli.spark import SparkOptions
 from matador.cli.store_options import StorageOption, storage_options
 from matador.errors import ConfigurationError, MissingExtraError
 from matador.jobs import JobProvider, Queue

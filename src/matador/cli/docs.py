@@ -12,10 +12,9 @@ from matador.catalog.asyncapi import KIND, Document, asyncapi
 from matador.catalog.compatibility import Side, compare
 from matador.catalog.html_page import html_page
 from matador.catalog.yaml_text import yaml_text
-from matador.cli.catalogue import catalogue_of
 from matador.cli.commands import Commands, Common, File, a_path, choice, option
 from matador.cli.output import FAILED, UsageError, note, plural, results, warn, wrong_usage
-from matador.cli.receivers import find
+from matador.cli.receivers import catalogue_of, find
 from matador.errors import ConfigurationError
 
 FORMATS = ("asyncapi", "json", "yaml", "html")

@@ -22,10 +22,8 @@ from matador.cli.commands import (
     option,
 )
 from matador.cli.completion import names_of
-from matador.cli.connection import connected, known_queue
-from matador.cli.interaction import progress_bar
-from matador.cli.output import UsageError, note, plural, show_logs
-from matador.cli.spark_session import stopped_by_signals
+from matador.cli.connection import connected, known_queue, stopped_by_signals
+from matador.cli.output import UsageError, note, plural, progress_bar, show_logs
 from matador.cli.store_options import StorageOption, storage_options
 from matador.errors import ObjectStoreError, StorageLockedError
 from matador.events.app import Matador

@@ -21,10 +21,9 @@ from matador.cli.event_input import (
     event_input,
     read_event,
 )
-from matador.cli.hook_trace import hook_trace
 from matador.cli.output import FAILED, CommandError, err, mark, plural, table, warn, wrong_usage
 from matador.cli.sample_payloads import sample_payload
-from matador.cli.send import plan
+from matador.cli.send import hook_trace, plan
 from matador.errors import EventNotRegisteredError
 from matador.events.app import Matador
 from matador.events.fanout import Order

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from matador.cli.output import INTERRUPTED, TERMINATED, results
-from matador.cli.streams import no_errors, output_errors
+from matador.cli.terminal import no_errors, output_errors
 from matador.transports.kit.backoff import Backoff
 
 log = logging.getLogger("matador.supervisor")

@@ -12,11 +12,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from matador.catalog.contents import Receiver
-from matador.cli.catalogue import contents_of
 from matador.cli.commands import Commands, Common, Connecting, File
 from matador.cli.connection import connect, in_process, missing_storage
 from matador.cli.output import FAILED, CommandError, UsageError, mark, note, plural, table, warn
-from matador.cli.receivers import find
+from matador.cli.receivers import contents_of, find
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 from matador.model.message import TopologyNote
