@@ -30,7 +30,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from matador.cli.completion import names_of
-from matador.cli.connection import connect, connected, load
+from matador.cli.connection import connect, connected, imported
 from matador.cli.output import (
     FAILED,
     INTERRUPTED,
@@ -45,7 +45,7 @@ from matador.cli.output import (
 from matador.cli.receivers import look_at
 from matador.cli.terminal import OutputError
 from matador.errors import ConfigurationError, MatadorError
-from matador.loading import Loaded
+from matador.loading import Loaded, load_application
 from matador.model.options import suggestion
 from matador.observe.sources import Source
 from matador.runtime.service import Service
@@ -187,8 +187,8 @@ class Common:
     ] = False
 
     def load(self, app: str, level: int = logging.WARNING) -> Loaded:
-        """The application that the command is about. See ``connection.load``."""
-        return load(app, self.level(level))
+        """The application that the command is about. See ``connection.imported``."""
+        return imported(lambda: load_application(app), self.level(level))
 
     def level(self, level: int = logging.WARNING) -> int:
         """The level of the log records to print: all of them with ``--verbose``."""
@@ -373,7 +373,7 @@ def spark_message(error: BaseException) -> str | None:
 
 
 def _file_message(error: BaseException) -> str | None:
-    """What is wrong with a file, in one line. It is the user who can change that."""
+    """What is wrong with a file, in one line, for errors that the user can fix."""
     if not isinstance(error, OSError):
         return None
     if error.filename is not None:

@@ -24,7 +24,7 @@ Names: TypeAlias = dict[Kind, dict[str, str]]
 
 _TIME_LIMIT = 5.0  # seconds
 _BREAKS = (":", "=")  # bash takes these for words of their own
-# Names that mean nothing to a shell: nobody should run what they did not type.
+# Names that mean nothing to a shell, so that a completed name never runs a command.
 _HARMLESS = re.compile(r"[A-Za-z0-9_.,/@%+-]+")
 
 

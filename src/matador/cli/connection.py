@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import re
 import signal
@@ -16,7 +15,6 @@ from typing import Any, TypeVar
 from matador.cli.output import (
     FAILED,
     CommandError,
-    UsageError,
     complain,
     show_logs,
     warn,
@@ -28,11 +26,7 @@ from matador.errors import (
     ConfigurationError,
     ConnectionFailedError,
     NotStartedError,
-    QueueNotFoundError,
 )
-from matador.events.app import Matador
-from matador.loading import Loaded, load_application
-from matador.model.topology import WorkQueue
 from matador.runtime.checkpoints import CheckpointStore
 from matador.runtime.connection import connect_within
 from matador.runtime.service import Service
@@ -55,11 +49,6 @@ _ANSWERS = {
     b"\x15\x03": "a TLS server",
 }
 """How a server begins its answer to Redis's PING, whatever it speaks itself."""
-
-
-def load(reference: str, level: int = logging.WARNING) -> Loaded:
-    """The application a command is about. See ``imported``."""
-    return imported(lambda: load_application(reference), level)
 
 
 def imported(find: Callable[[], T], level: int) -> T:
@@ -192,36 +181,6 @@ def in_process(service: Service) -> bool:
         return service.transport.capabilities.in_process
     except NotStartedError:  # a memory that is found in the event loop that starts it
         return True
-
-
-def known_queue(app: Matador, name: str) -> WorkQueue:
-    """The work queue that an option names.
-
-    Raises:
-        UsageError: there is no such queue.
-    """
-    with wrong_usage(QueueNotFoundError):
-        return app.topology.queue(name)
-
-
-def queues_to_consume(app: Matador, given: str | None) -> list[str]:
-    """The short names of the queues in ``--queues``, or else in ``consume_from``.
-
-    Raises:
-        UsageError: there are none, or one is unknown.
-    """
-    known = [queue.name for queue in app.topology.queues]
-    if given is None:
-        if not app.consume_from:
-            raise UsageError(
-                f"the application consumes no queue (consume_from is empty): "
-                f"add --queues {','.join(known)}"
-            )
-        return list(app.consume_from)
-    names = [known_queue(app, name.strip()).name for name in given.split(",") if name.strip()]
-    if not names:
-        raise UsageError(f"--queues is empty; the queues are {', '.join(known)}")
-    return names
 
 
 def missing_storage(transport: Transport) -> str | None:

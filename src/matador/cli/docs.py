@@ -48,7 +48,7 @@ def docs(
     ] = None,
     common: Common,
 ) -> None:
-    """Describe all events, jobs, commands and messages, and who receives them.
+    """Describe all events, jobs, commands and messages, and what receives them.
 
     Everything in the application's module is described: applications, job queues and workers,
     RPC servers, subscribers and queue services. Prints an AsyncAPI 3 document unless --output
@@ -84,7 +84,7 @@ def check(
     sides: Annotated[
         str,
         choice(
-            "WHO",
+            "SIDE",
             "Whom a change must not break: readers of the old version, writers of the old "
             "version, or both.",
             "--for",

@@ -278,6 +278,9 @@ async def _check_queues(source: Source) -> list[Check]:
 
 channels = Commands("Check the settings of a queue service with channels.")
 
+# -- settings of a queue service ------------------------------------------------------------------
+
+
 _File = Annotated[
     Path | None,
     typer.Argument(

@@ -29,7 +29,7 @@ from matador.cli.commands import (
     spark_message,
 )
 from matador.cli.completion import names_of
-from matador.cli.connection import load, stopped_by_signals
+from matador.cli.connection import stopped_by_signals
 from matador.cli.lake_replay import redrive, replay
 from matador.cli.output import (
     UsageError,
@@ -127,7 +127,7 @@ def ingest(
     """
     show_spark_logs(common.verbose)
     given: dict[str, Any] = {"queues": queues, "since": since, "missing": missing}
-    loaded = None if app is None else load(app).app
+    loaded = None if app is None else common.load(app).app
     source = _source(loaded, journal, kafka, given)
     if queues is not None:
         given["queues"] = [name for one in queues.split(",") if (name := one.strip())]
@@ -231,7 +231,7 @@ def query(
     The query is one SELECT that only reads; --unrestricted allows anything Spark can do.
     """
     show_spark_logs(common.verbose)
-    target = open_lake(lake, None if app is None else load(app).app.schema)
+    target = open_lake(lake, None if app is None else common.load(app).app.schema)
     start_spark(target, spark, brief=target.is_small())
     with working("querying…"):
         from matador.spark.runtime.messages import first_rows  # Spark is running
@@ -297,7 +297,7 @@ def report(
         raise UsageError(f"--html: the folder {html.parent} does not exist")
     target = start_spark_if_needed(open_lake(lake), spark)
     with working("computing…"):
-        made = target.report(None if app is None else load(app).app)
+        made = target.report(None if app is None else common.load(app).app)
     if common.as_json:
         reconciliation = made.findings.reconciliation
         say_json({**asdict(made.findings), "adds_up": reconciliation.adds_up})
@@ -338,7 +338,7 @@ def vacuum(
 def publish(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
     """Bring the typed tables up to date: one for each event, in the folder typed of the lake."""
     show_spark_logs(common.verbose)
-    added = start_spark(open_lake(lake, load(app).app.schema), spark).publish()
+    added = start_spark(open_lake(lake, common.load(app).app.schema), spark).publish()
     made = table("table", "new rows", right=("new rows",))
     for name, count in added.items():
         made.add_row(f"typed/{name}", f"{count:,}")
@@ -349,7 +349,7 @@ def publish(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common)
 def release(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
     """Take events out of quarantine that are valid under the application's current schema."""
     show_spark_logs(common.verbose)
-    result = start_spark(open_lake(lake, load(app).app.schema), spark).release()
+    result = start_spark(open_lake(lake, common.load(app).app.schema), spark).release()
     remark = f"released {plural(result.released, 'row')}; {result.left:,} left in quarantine"
     common.show(asdict(result), remark=remark)
 

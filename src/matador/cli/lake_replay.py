@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 _FROM_HERE = 100_000
 """Up to this many messages are sent by this process; above, each Spark core sends its share."""
+WRONG = (ConfigurationError, EventNotRegisteredError)
+"""What is wrong usage, if it is raised while a replay is chosen."""
 
 
 def replay(
@@ -287,8 +289,7 @@ def _as_json(counts: Sequence[ReplayCount]) -> list[dict[str, Any]]:
     return [{"event": c.event_key, "subscriber": c.subscriber, "count": c.count} for c in counts]
 
 
-WRONG = (ConfigurationError, EventNotRegisteredError)
-"""What is wrong usage, if it is raised while a replay is chosen."""
+# -- what is replayed, and to what ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -305,6 +305,9 @@ def show_logs(level: int, console: Console | None = None) -> None:
         logging.getLogger("aiobotocore").setLevel(logging.INFO if detailed else logging.WARNING)
 
 
+# -- questions and progress -----------------------------------------------------------------------
+
+
 def confirm(question: str, otherwise: str) -> None:
     """Ask for confirmation.
 

@@ -82,8 +82,7 @@ def to_run(found: Found, queues: str | None) -> list[Runner]:
             else:
                 idle.append(f"{name} declares no jobs")
         elif isinstance(one, Matador) and not one.consume_from:
-            known = ",".join(queue.name for queue in one.topology.queues)
-            reason = f"{name} consumes no queue (consume_from is empty): add --queues {known}"
+            reason = consumes_nothing(name, one)
             if found.named:
                 raise UsageError(reason)
             idle.append(reason)
@@ -95,6 +94,12 @@ def to_run(found: Found, queues: str | None) -> list[Runner]:
         raise UsageError(f"{found.reference} has nothing to run: {'; '.join(idle)}")
     _require_reachable(chosen)
     return chosen
+
+
+def consumes_nothing(name: str, app: Matador) -> str:
+    """That an application consumes no queue, and what to do about it."""
+    known = ",".join(queue.name for queue in app.topology.queues)
+    return f"{name} consumes no queue (consume_from is empty): add --queues {known}"
 
 
 def consume(apps: Sequence[Matador], given: str) -> None:
@@ -122,7 +127,7 @@ def consume(apps: Sequence[Matador], given: str) -> None:
 
 
 def _require_reachable(receivers: Sequence[Runner]) -> None:
-    """Check that somebody can send to them.
+    """Check that other processes can send to them.
 
     Raises:
         UsageError: all of them keep messages inside this process, and nothing here sends.
@@ -136,7 +141,7 @@ def _require_reachable(receivers: Sequence[Runner]) -> None:
 
 
 def look_at(reference: str, level: int = logging.WARNING) -> list[Source]:
-    """What a command looks at: everything of a reference whose messages other processes can see.
+    """What a command looks at: what a reference names, if other processes can see its messages.
 
     Raises:
         UsageError, CommandError: see ``find``; or there is nothing to look at.
@@ -206,6 +211,9 @@ async def waiting(runner: Runner, queue: str | None = None) -> int | None:
         return None
     depth = await transport.depth(name)
     return depth.ready + depth.delayed
+
+
+# -- what they receive ----------------------------------------------------------------------------
 
 
 def catalogue_of(

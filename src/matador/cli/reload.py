@@ -4,7 +4,7 @@ Files are found by looking at their times of change, twice a second. That needs 
 also works where the system does not report changes: on network drives, and in containers.
 
 The worker is stopped gracefully. It is not restarted without a change: one that fails at startup
-waits until somebody has edited a file. A file that cannot be parsed stops nothing.
+waits until a file has changed. A file that cannot be parsed stops nothing.
 """
 
 from __future__ import annotations

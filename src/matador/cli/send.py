@@ -171,6 +171,9 @@ def _skipped(number: int) -> str:
     return f"{plural(number, 'subscriber')} skipped: not enabled" if number else ""
 
 
+# -- hooks, for --verbose -------------------------------------------------------------------------
+
+
 _DETAILS: dict[str, Callable[[Any], str]] = {
     "on_enqueue_success": lambda event: f"stored in {event.queue}",
     "on_enqueue_warning": lambda event: event.text,

@@ -23,24 +23,22 @@ from matador.cli.commands import (
     flag,
     option,
 )
-from matador.cli.connection import load, queues_to_consume
 from matador.cli.output import UsageError, progress_bar, show_logs, table, working
+from matador.cli.receivers import consume, consumes_nothing
 
 if TYPE_CHECKING:
     from matador.spark import Lake
     from matador.spark.workers.worker import SparkWorkerReport
+_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+_REMOTE = re.compile(
+    r"sc://[^\s/;:]+(:\d{1,5})?(/(;[^\s;=]+=[^\s;]*)*)?|sc://\[[0-9a-f:]+\](:\d{1,5})?"
+)
 
 
 def show_spark_logs(verbose: bool) -> None:
     """Print warnings; with ``--verbose`` more of what Spark logs."""
     show_logs(logging.INFO if verbose else logging.WARNING)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-
-
-_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
-_REMOTE = re.compile(
-    r"sc://[^\s/;:]+(:\d{1,5})?(/(;[^\s;=]+=[^\s;]*)*)?|sc://\[[0-9a-f:]+\](:\d{1,5})?"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +146,11 @@ def worker(
     """Consume queues on a Spark cluster, until Ctrl-C. Each Spark task is a worker."""
     show_spark_logs(common.verbose)
     settings = spark.settings()
-    target = load(app).app
-    names = queues_to_consume(target, queues)
+    target = common.load(app).app
+    if queues is not None:
+        consume([target], queues)
+    elif not target.consume_from:
+        raise UsageError(consumes_nothing("the application", target))
     common.reach(target)
     from matador.spark import run_spark_worker  # slow to import, and perhaps not installed
 
@@ -168,7 +169,7 @@ def worker(
             master=spark.master,
             remote=spark.remote,
             config=settings,
-            queues=names,
+            queues=target.consume_from,
             tasks=tasks,
             concurrency=concurrency,
             slice_seconds=slice_seconds,

@@ -31,7 +31,7 @@ _SETTLED_AFTER = 60.0
 _GIVE_UP_AFTER = 5
 _ENDED_BY_SIGNAL = (0, -signal.SIGTERM, -signal.SIGINT, TERMINATED, INTERRUPTED)
 _LONGEST_LINE = 1 << 16
-# Signals of crashes; any other was sent by somebody.
+# Signals of crashes; any other was sent by another process.
 _OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 

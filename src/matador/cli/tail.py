@@ -26,12 +26,11 @@ from matador.cli.commands import (
     option,
 )
 from matador.cli.output import CommandError, note, out, say_json_line
-from matador.cli.queues import counted
+from matador.cli.queues import QueueRow, counted
 from matador.cli.receivers import chosen_queues, warn_of_unknown
 from matador.cli.terminal import one_line
 from matador.cli.views import MessageView
 from matador.errors import MatadorError, QueueNotFoundError
-from matador.events.queue_counts import QueueCounts
 from matador.model.message import StoredMessage
 from matador.model.topology import DeadLetterKind, WorkQueue
 from matador.observe.journal.follow import JournalFollower
@@ -41,6 +40,18 @@ from matador.observe.sources import Source, journals_of
 from matador.transports.base import Browsing
 
 _MOST_LOOKED_AT = 10_000  # messages of a queue, at each look
+_STYLES = {
+    "sent": "cyan",
+    "waiting": "cyan",
+    "success": "green",
+    "retry": "yellow",
+    "discard": "yellow",
+    "dead-letter": "bold red",
+    "malformed": "bold red",
+    "dropped": "bold red",
+}
+_FAILURES = frozenset(("retry", "dead-letter", "discard", "malformed", "dropped"))
+_LONGEST_REMARK = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +213,7 @@ class _StoredMessages:
                 if before is not None and key not in before:
                     found.append(of_stored(source, stored, queue, kind))
         except QueueNotFoundError:
-            pass  # nobody has used it yet
+            pass  # it has not been used yet
         self._seen[id(source), name] = now
         if len(now) >= _MOST_LOOKED_AT and name not in self._complained:
             self._complained.add(name)
@@ -218,25 +229,14 @@ class _Depths:
         self._before: dict[str, Any] = {}
 
     async def look(self) -> list[Happening]:
-        counts = await counted(self._sources)
-        found = [happening for _, one in counts for happening in of_depth(one)]
+        rows = await counted(self._sources)
+        found = [happening for row in rows for happening in of_depth(row)]
         changed = [one for one in found if self._before.get(one.id, one.numbers) != one.numbers]
         self._before = {one.id: one.numbers for one in found}
         return changed
 
 
-_STYLES = {
-    "sent": "cyan",
-    "waiting": "cyan",
-    "success": "green",
-    "retry": "yellow",
-    "discard": "yellow",
-    "dead-letter": "bold red",
-    "malformed": "bold red",
-    "dropped": "bold red",
-}
-_FAILURES = frozenset(("retry", "dead-letter", "discard", "malformed", "dropped"))
-_LONGEST_REMARK = 300
+# -- what happened --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,23 +325,14 @@ def of_stored(
     )
 
 
-def of_depth(counts: QueueCounts) -> Iterator[Happening]:
+def of_depth(row: QueueRow) -> Iterator[Happening]:
     """The numbers of a queue and of its dead letters."""
     now = datetime.now(UTC)
-    depth = counts.depth
-    if depth is not None:
-        numbers = {
-            name: None if name in depth.unknown else value
-            for name, value in (
-                ("waiting", depth.ready),
-                ("delayed", depth.delayed),
-                ("in_flight", depth.in_flight),
-            )
-        }
-        yield Happening("depth", now, counts.queue, id=counts.queue, numbers=numbers)
-    for kind, number in counts.dead_letters.items():
-        queue = f"{counts.queue}.{kind}"
-        yield Happening("depth", now, counts.queue, id=queue, numbers={kind: number})
+    if row.exists:
+        yield Happening("depth", now, row.queue, id=row.queue, numbers=row.numbers)
+    for kind, number in row.counts.dead_letters.items():
+        queue = f"{row.queue}.{kind}"
+        yield Happening("depth", now, row.queue, id=queue, numbers={kind: number})
 
 
 def as_text(one: Happening) -> Text:

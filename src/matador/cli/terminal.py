@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal, TextIO, cast
@@ -29,34 +30,22 @@ class OutputError(Exception):
         super().__init__(f"cannot write to stdout: {error.strerror}")
 
 
-class _Stream:
-    """A stream; everything but writing is up to the original."""
+class _Guarded:
+    """A stream that writes inside ``guard``, which handles the errors; otherwise the original."""
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
+    def __init__(self, file: TextIO, guard: Callable[[], AbstractContextManager[None]]) -> None:
+        self._file, self._guard = file, guard
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
-
-class _Results(_Stream):
     def write(self, text: str) -> int:
-        with output_errors():
-            return self._file.write(text)
-
-    def flush(self) -> None:
-        with output_errors():
-            self._file.flush()
-
-
-class _Remarks(_Stream):
-    def write(self, text: str) -> int:
-        with no_errors():
+        with self._guard():
             self._file.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with no_errors():
+        with self._guard():
             self._file.flush()
 
 
@@ -65,7 +54,7 @@ def output_errors() -> Generator[None]:
     """Turn errors of writing results into ``OutputError``."""
     try:
         yield
-    except BrokenPipeError:  # the reader has stopped reading: nothing to tell anybody
+    except BrokenPipeError:  # the reader has stopped reading: no error
         raise
     except OSError as error:
         raise OutputError(error) from error
@@ -79,13 +68,13 @@ def no_errors() -> Generator[None]:
 
 
 def for_results(file: TextIO) -> TextIO:
-    """The stream, whose errors are ``OutputError`` or, if nobody reads it, ``BrokenPipeError``."""
-    return cast("TextIO", _Results(file))
+    """The stream, whose errors are ``OutputError`` or, without a reader, ``BrokenPipeError``."""
+    return cast("TextIO", _Guarded(file, output_errors))
 
 
 def for_remarks(file: TextIO) -> TextIO:
     """The stream, without errors."""
-    return cast("TextIO", _Remarks(file))
+    return cast("TextIO", _Guarded(file, no_errors))
 
 
 def prepare_streams() -> None:
@@ -116,6 +105,9 @@ def flush_streams() -> OSError | None:
     return problem
 
 
+# -- control characters ---------------------------------------------------------------------------
+
+
 _UNSEEN = "\N{REPLACEMENT CHARACTER}"
 # Characters that could move the cursor, change colors or titles, or reverse the text, each mapped
 # to one visible character, so that the positions of styles stay right.
@@ -133,7 +125,7 @@ _ONE_LINE = {**_PICTURES, ord("\n"): "\N{SYMBOL FOR LINE FEED}", ord("\t"): " "}
 
 
 class SafeConsole(Console):
-    """A console that prints no control characters: messages come from anybody."""
+    """A console that prints no control characters: messages come from any program."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -24,6 +24,12 @@ from matador.model.topology import WorkQueue
 from matador.observe.sources import Source, sources
 from matador.transports.base import Browsing, Measuring, Transport, members_of
 
+_SETTINGS = (
+    "concurrency", "consumer_timeout", "priorities", "exact", "retention", "max_length",
+    "message_ttl", "expires", "fallback",
+)  # fmt: skip
+"""The settings of a work queue that ``show --json`` prints under their own names."""
+
 topology = Commands("Show, create and check queues.")
 
 
@@ -274,15 +280,7 @@ def _queue(source: Source, queue: WorkQueue) -> dict[str, object]:
         "transport": _transport(source),
         "default": app is not None and queue == described.default_queue,
         "consumed": app is None or queue.name in app.consume_from,
-        "concurrency": queue.concurrency,
-        "consumer_timeout": queue.consumer_timeout,
-        "priorities": queue.priorities,
-        "exact": queue.exact,
-        "retention": queue.retention,
-        "max_length": queue.max_length,
-        "message_ttl": queue.message_ttl,
-        "expires": queue.expires,
-        "fallback": queue.fallback,
+        **{name: getattr(queue, name) for name in _SETTINGS},
         "subscribers": [
             {"event": _key(one), "name": one.name, "stub": one.elsewhere}
             for one in _receivers(source, full)

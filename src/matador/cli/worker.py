@@ -34,6 +34,14 @@ from matador.policy.retry import Outcome
 from matador.runtime.hooks import Hooks
 from matador.runtime.process import run
 
+_REFRESH = 0.25
+_ASK_DEPTH = 1.0
+_ASK_SHARE = 20  # asking for depths takes at most one part in so many of the time
+_SUMMARY = 10.0
+_SMOOTH = 0.3
+_COLUMNS = ("waiting", "in flight", "handled", "per second", "failed", "dead letters")
+_LEAST = ("per second", "in flight", "waiting", "failed")  # left out first if it is too narrow
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
@@ -190,13 +198,7 @@ def _subscriptions(receivers: Sequence[Runner]) -> Table:
 
 log = logging.getLogger("matador.worker")
 
-_REFRESH = 0.25
-_ASK_DEPTH = 1.0
-_ASK_SHARE = 20  # asking for depths takes at most one part in so many of the time
-_SUMMARY = 10.0
-_SMOOTH = 0.3
-_COLUMNS = ("waiting", "in flight", "handled", "per second", "failed", "dead letters")
-_LEAST = ("per second", "in flight", "waiting", "failed")  # left out first if it is too narrow
+# -- counts ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
