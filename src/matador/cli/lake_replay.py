@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 _FROM_HERE = 100_000
 """Up to this many messages are sent by this process; above, each Spark core sends its share."""
+
 WRONG = (ConfigurationError, EventNotRegisteredError)
 """What is wrong usage, if it is raised while a replay is chosen."""
 

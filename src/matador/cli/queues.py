@@ -192,7 +192,6 @@ class QueueRow:
         """It as ``--json`` prints it."""
         return {
             "queue": self.queue,
-            "way": self.source.way,
             "exists": self.exists,
             **self.numbers,
             "dead_letters": self.counts.dead_letters,
@@ -229,7 +228,7 @@ def _state(row: QueueRow) -> Text:
 
 
 def _as_json(rows: Sequence[QueueRow]) -> dict[str, Any]:
-    return {"queues": [row.as_json() for row in rows]}
+    return {"queues": [{**row.as_json(), "way": row.source.way} for row in rows]}
 
 
 def _as_view(rows: Sequence[QueueRow]) -> Group:

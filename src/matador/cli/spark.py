@@ -29,6 +29,7 @@ from matador.cli.receivers import consume, consumes_nothing
 if TYPE_CHECKING:
     from matador.spark import Lake
     from matador.spark.workers.worker import SparkWorkerReport
+
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _REMOTE = re.compile(
     r"sc://[^\s/;:]+(:\d{1,5})?(/(;[^\s;=]+=[^\s;]*)*)?|sc://\[[0-9a-f:]+\](:\d{1,5})?"

@@ -184,7 +184,7 @@ def _as_table(
 
 def _cells(one: Activity, has_journal: bool) -> dict[str, Text]:
     cells = one.row.cells()
-    letters = cells.pop("dead letters")
+    del cells["dead letters"]  # which come after the rates here
     cells["oldest"] = _age(one.oldest)
     if has_journal:
         cells["sent/s"] = number_cell(one.sent, form=",.1f")
@@ -192,7 +192,7 @@ def _cells(one: Activity, has_journal: bool) -> dict[str, Text]:
         cells["failed/s"] = number_cell(one.failed or 0.0, "yellow", ",.1f")
     else:
         cells["change/s"] = number_cell(one.change, form="+,.1f")
-    cells["dead letters"] = letters
+    cells["dead letters"] = number_cell(one.row.letters or 0, "bold red")
     if has_journal:
         cells["workers"] = number_cell(one.workers)
     return cells
