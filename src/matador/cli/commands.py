@@ -239,7 +239,7 @@ class Connecting(Common):
 
 
 def _tidy(params: list[Any]) -> list[Any]:
-    """Leave out what Typer adds to the help: ``<bool>`` beside flags, ``<str>`` beside names."""
+    """Remove what Typer adds to the help: ``<bool>`` beside flags, ``<str>`` beside names."""
     for param in params:
         if isinstance(param, TyperOption):
             if param.is_flag and param.metavar is None:
@@ -259,7 +259,7 @@ class _Command(TyperCommand):
 
 class _Group(TyperGroup):
     default: str | None = None
-    """The command that is meant if none is given."""
+    """The command to run if the command line names none."""
 
     def get_params(self, ctx: Any) -> Any:
         return _tidy(super().get_params(ctx))
@@ -273,7 +273,7 @@ class _Group(TyperGroup):
 
 
 class Commands(typer.Typer):
-    """A group of commands. ``default``: the one that is meant if none is named."""
+    """A group of commands. ``default``: the command to run if the command line names none."""
 
     def __init__(self, help: str, *, default: str | None = None, **settings: Any) -> None:
         kind = type("_Group", (_Group,), {"default": default})
@@ -336,7 +336,7 @@ def _with_fields_as_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def _reported(command: Callable[..., T]) -> Callable[..., T]:
-    """A command whose errors become one line and an exit code; ``--verbose`` adds a traceback."""
+    """The command, with errors as one line and an exit code; ``--verbose`` adds a traceback."""
 
     @wraps(command)
     def run(**given: Any) -> T:

@@ -109,7 +109,7 @@ async def connected(
 
 
 async def connect(transport: Transport, wait: float | None = None) -> None:
-    """Connect a transport. ``wait``: seconds for which it is tried again.
+    """Connect a transport, trying again for ``wait`` seconds.
 
     Warns of those in a group that cannot be reached: what they store is not seen.
 
@@ -136,7 +136,7 @@ async def connect(transport: Transport, wait: float | None = None) -> None:
 
 
 async def _wrong_server(transport: Transport) -> str | None:
-    """Which other server runs at the transport's address, as far as that is known."""
+    """A text that says which other server runs at the transport's address; None if unknown."""
     description = repr(transport)
     address = _ADDRESS.search(description)
     if address is None:
@@ -176,7 +176,7 @@ def require_shared(service: Service) -> None:
 
 
 def in_process(service: Service) -> bool:
-    """Does it keep its messages inside this process?"""
+    """Whether the service keeps its messages inside this process."""
     try:
         return service.transport.capabilities.in_process
     except NotStartedError:  # a memory that is found in the event loop that starts it
@@ -184,7 +184,7 @@ def in_process(service: Service) -> bool:
 
 
 def missing_storage(transport: Transport) -> str | None:
-    """The file that connecting would create, if the transport has one."""
+    """The file that connecting would create; None if it exists or the transport has none."""
     return transport.missing_storage if isinstance(transport, LocalStorage) else None
 
 

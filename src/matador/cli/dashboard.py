@@ -245,7 +245,7 @@ def _secret(file: Path | None, variable: str) -> str:
 
 
 def _services(seen: Sequence[Source], showing: Showing) -> list[Target]:
-    """What to show.
+    """The services that the pages show.
 
     Raises:
         UsageError: a queue has no provider, or a provider no queue.

@@ -90,7 +90,7 @@ def doctor(file: File, *, common: Connecting) -> None:
 
 
 def check_source(source: Source) -> Iterator[Check]:
-    """What can be found out about something that receives without a connection."""
+    """Check a source without connecting to its broker."""
     app = source.app
     if app is not None:
         yield from check_schema(app)
@@ -105,7 +105,7 @@ def check_source(source: Source) -> Iterator[Check]:
 
 
 def _named(source: Source, seen: Sequence[Source], checks: Iterable[Check]) -> Iterator[Check]:
-    """Checks with the name of what they are about, if there are several."""
+    """Put the name of the source before each check if there are several sources."""
     for one in checks:
         yield one if len(seen) == 1 else replace(one, name=f"{source.name}: {one.name}")
 
@@ -152,7 +152,7 @@ def _show(common: Common, checks: list[Check]) -> None:
 
 
 def check_machine() -> Iterator[Check]:
-    """Python, SQLite, and the time of day."""
+    """Check Python, SQLite, and the time of day."""
     yield Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
     yield Check("sqlite", "ok", f"library {sqlite3.sqlite_version}")
     now = time.time()
@@ -164,7 +164,7 @@ def check_machine() -> Iterator[Check]:
 
 
 def check_schema(app: Matador) -> Iterator[Check]:
-    """Problems and warnings of the schema."""
+    """Check the schema for problems and warnings."""
     problems = app.schema.validate(app.topology)
     for problem in problems:
         yield Check("schema", "problem", problem, "fix it: workers do not start with this schema")
@@ -179,7 +179,7 @@ def check_schema(app: Matador) -> Iterator[Check]:
 
 
 def check_fit(app: Matador) -> Iterator[Check]:
-    """Unused queues, stubs, delivery modes and checkpoints."""
+    """Check for unused queues, consumed stubs, delivery modes and checkpoints."""
     if app.schema.validate(app.topology):
         return
     idle = [queue.name for queue in app.topology.queues if not any(users_of(app, queue))]
@@ -216,7 +216,7 @@ def check_fit(app: Matador) -> Iterator[Check]:
 
 
 async def check_broker(source: Source, wait: float | None = None) -> AsyncIterator[Check]:
-    """Connection, broker settings, queues and dead letters. Connects and disconnects."""
+    """Check the connection, broker settings, queues and dead letters. Connects and disconnects."""
     transport, started = source.transport, time.perf_counter()
     try:
         await connect(transport, wait)
@@ -233,7 +233,7 @@ async def check_broker(source: Source, wait: float | None = None) -> AsyncIterat
 
 
 async def _check_settings(transport: Transport) -> list[Check]:
-    """The transport's own findings."""
+    """Run the checks of the transport itself."""
     if not isinstance(transport, Examining):
         return []
     try:

@@ -159,7 +159,7 @@ def ingest(
 def _source(
     app: Matador | None, journal: str | None, kafka: bool, given: dict[str, Any]
 ) -> str | Matador:
-    """What to ingest, checked."""
+    """Check the options, and return the journal or the application to read."""
     if journal is not None and kafka:
         raise UsageError("--journal and --kafka cannot be combined: run one after the other")
     if kafka:
@@ -177,7 +177,7 @@ def _source(
 
 
 def _check_queues(app: str | Matador, queues: list[str] | None) -> None:
-    """Refuse what cannot be read, before Spark is started."""
+    """Reject queues that cannot be read, before Spark starts."""
     from matador.spark.tables.log_ingest import log_source, queues_of
 
     assert not isinstance(app, str)

@@ -60,7 +60,7 @@ _FROM_HERE = 100_000
 """Up to this many messages are sent by this process; above, each Spark core sends its share."""
 
 WRONG = (ConfigurationError, EventNotRegisteredError)
-"""What is wrong usage, if it is raised while a replay is chosen."""
+"""Errors that count as wrong usage while a replay is chosen."""
 
 
 def replay(
@@ -309,7 +309,7 @@ class LakeFilters:
 
 @dataclass(frozen=True, slots=True)
 class ReplayWords:
-    """What a command says of events, or of jobs."""
+    """The words that a command uses for events, or for jobs."""
 
     columns: tuple[str, str]
     one: str

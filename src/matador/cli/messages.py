@@ -56,7 +56,7 @@ from matador.transports.base import Browsing, Measuring, Transport
 _STATES = ("waiting", "delayed", "in-flight")
 
 Search: TypeAlias = Callable[[int | None], AsyncIterator[MessageView]]
-"""Finds messages: all of them, or the first so many."""
+"""Finds messages: all of them, or at most the given number."""
 
 Kind = Annotated[
     str | None,
@@ -78,13 +78,13 @@ class Filters:
 
     @property
     def given(self) -> bool:
-        """Is there a filter, apart from the limit?"""
+        """Whether there is a filter, apart from the limit."""
         return replace(self, limit=None) != type(self)()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFilters(Filters):
-    """Those for messages that wait."""
+    """The filters for messages that wait."""
 
     state: Annotated[
         str | None,
@@ -94,7 +94,7 @@ class MessageFilters(Filters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilters(Filters):
-    """Those for dead letters."""
+    """The filters for dead letters."""
 
     kind: Kind = None
     error: Annotated[
@@ -219,7 +219,7 @@ def purge(file: File, *, filters: DeadLetterFilters, chosen: Chosen, common: Con
 def _messages(
     seen: Sequence[Source], filters: MessageFilters, ids: Sequence[str] | None = None
 ) -> Search:
-    """Finds the messages that match.
+    """Find the messages that match.
 
     Raises:
         UsageError: an unknown queue.
@@ -261,10 +261,10 @@ def _messages(
 
 
 async def _note_invisible(transport: Transport, state: str | None, queue: str) -> None:
-    """Say which messages the broker does not show.
+    """Print which messages the broker does not show.
 
     Raises:
-        CommandError: exactly those were asked for.
+        CommandError: the command asks for exactly those.
     """
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         return
@@ -281,7 +281,7 @@ def _dead_letters(
     *,
     only_decodable: bool = False,
 ) -> Search:
-    """Finds the dead letters that match. Warns of those left out because of ``only_decodable``.
+    """Find the dead letters that match. Warns of those left out because of ``only_decodable``.
 
     Raises:
         UsageError: an unknown queue, or an invalid filter.
@@ -333,7 +333,7 @@ def _dead_letters(
 async def _of_all(
     seen: Sequence[Source], searches: Iterable[tuple[Source, AsyncIterator[MessageView]]]
 ) -> AsyncIterator[MessageView]:
-    """What searches of several sources find. Queues that do not exist stop none of the others."""
+    """The results of several searches. With several sources, a missing queue is only noted."""
     for source, found in searches:
         try:
             async for view in found:
@@ -344,7 +344,7 @@ async def _of_all(
             note(f"{source.name}: {error}")
 
 
-# -- what is done with those that were found ------------------------------------------------------
+# -- listing, showing and moving ------------------------------------------------------------------
 
 
 async def _collect(
@@ -392,7 +392,7 @@ async def _move(
     filters: Filters,
     chosen: Chosen,
 ) -> None:
-    """Search, ask for confirmation, do it with a progress bar, and say what was done.
+    """Search, ask for confirmation, move with a progress bar, and report.
 
     Raises:
         typer.Exit: some of the messages were not moved.
@@ -433,7 +433,7 @@ async def _move(
 
 
 def _place(view: MessageView) -> Place:
-    """Where a message is, in order to move it."""
+    """The position of a message, which the office needs to move it."""
     stored = view.stored
     if view.kind is None:
         return Place(stored.queue, stored.position, view.id, stored.queue)

@@ -41,7 +41,7 @@ EXIT_CODES = (
     (INTERRUPTED, "interrupted by Ctrl-C before it was done"),
     (TERMINATED, "interrupted by SIGTERM before it was done"),
 )
-"""What the exit codes mean. The help and the reference page say the same."""
+"""The meanings of the exit codes, also for the help and the reference page."""
 
 _GAP = 2  # columns between those of a table
 _SHORT_NAME = 24  # columns that a name gets before numbers are left out
@@ -121,7 +121,7 @@ def say_json(value: Any, indent: int | None = 2) -> None:
 
 
 def _as_json(value: Any) -> Any:
-    """The value with keys and numbers that JSON lacks turned into strings."""
+    """The value, with keys and numbers that JSON does not have as strings."""
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {key if isinstance(key, str) else str(key): _as_json(one) for key, one in items}
@@ -213,7 +213,7 @@ def fit(
 
 
 def mark(fine: bool | None) -> Text:
-    """✓, ✗, or ! for what is neither."""
+    """✓ for True, ✗ for False, ! for None."""
     if fine is None:
         return Text("!", "yellow")
     return Text("✓", "green") if fine else Text("✗", "red")
@@ -284,8 +284,7 @@ def json_logs(fields: Mapping[str, object]) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Is it more than that the broker cannot be reached? A command that connects once reports that
-    itself."""
+    """Whether to print a record. A command that connects once reports connection errors itself."""
     return record.name != "matador.transport"
 
 
@@ -350,7 +349,7 @@ def progress_bar(*columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def counting_progress(verb: str) -> Generator[Callable[[int, int], None]]:
-    """A bar that is told how many are done, of how many."""
+    """A progress bar, as a function that takes the number done and the total."""
     with progress_bar(BarColumn(), MofNCompleteColumn()) as bar:
         task = bar.add_task(verb, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -163,9 +163,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _interrupted_by_sigterm(terminated: threading.Event) -> Generator[None]:
-    """Treat SIGTERM like Ctrl-C, so that every command shuts down cleanly; set once it came.
+    """Treat SIGTERM like Ctrl-C, so that every command shuts down cleanly; sets ``terminated``.
 
-    May raise ``KeyboardInterrupt`` itself: at its beginning, and at its end.
+    May raise ``KeyboardInterrupt`` itself, at its beginning and at its end.
     """
 
     def interrupt(number: int, frame: object) -> None:

@@ -144,7 +144,7 @@ async def _watch(seen: Sequence[Source], interval: float, common: Connecting) ->
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue at one moment, and what receives from it. Numbers that are not known are None."""
+    """The counts of a queue at one moment, and its source. None: not known."""
 
     source: Source
     counts: QueueCounts
@@ -156,17 +156,17 @@ class QueueRow:
 
     @property
     def depth(self) -> QueueDepth | None:
-        """How many messages it has; None if it does not exist."""
+        """The number of messages in each state; None if the queue does not exist."""
         return self.counts.depth
 
     @property
     def exists(self) -> bool:
-        """Does the broker have it?"""
+        """Whether the broker has the queue."""
         return self.depth is not None
 
     @property
     def numbers(self) -> dict[str, int | None]:
-        """How many messages are in each state."""
+        """The number of messages in each state, as ``--json`` names them."""
         depth = self.depth
         if depth is None:
             return {"waiting": None, "delayed": None, "in_flight": None}
@@ -178,7 +178,7 @@ class QueueRow:
 
     @property
     def letters(self) -> int | None:
-        """How many dead letters of all kinds there are."""
+        """The number of dead letters of all kinds."""
         known = [number for number in self.counts.dead_letters.values() if number is not None]
         return sum(known) if known else None
 
@@ -189,7 +189,7 @@ class QueueRow:
         return {**cells, "dead letters": number_cell(self.letters, "bold red")}
 
     def as_json(self) -> dict[str, Any]:
-        """It as ``--json`` prints it."""
+        """The fields that ``--json`` prints."""
         return {
             "queue": self.queue,
             "exists": self.exists,
@@ -210,7 +210,7 @@ async def counted(seen: Sequence[Source]) -> list[QueueRow]:
 def queue_table(
     rows: Sequence[QueueRow], cells: Sequence[Mapping[str, Text]], width: int, least: Sequence[str]
 ) -> tuple[Table, list[str]]:
-    """A table with a line for each queue, and the columns that were left out. See ``fit``."""
+    """A table with one line per queue, and the columns that do not fit. See ``fit``."""
     columns: dict[str, list[Text]] = {}
     if any(row.counts.paused or not row.exists for row in rows):
         columns["state"] = [_state(row) for row in rows]

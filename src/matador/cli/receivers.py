@@ -46,7 +46,7 @@ class Found:
 
 
 def find(reference: str, level: int = logging.WARNING) -> Found:
-    """What a command is about. See ``connection.imported``.
+    """The receivers that a command is about. See ``connection.imported``.
 
     Raises:
         UsageError: there is no such file, module or attribute, or it is something else.
@@ -57,7 +57,7 @@ def find(reference: str, level: int = logging.WARNING) -> Found:
 
 
 def to_run(found: Found, queues: str | None) -> list[Runner]:
-    """What a worker is to run. ``queues`` (of ``--queues``) are those of the applications.
+    """The receivers that a worker runs. ``queues`` (of ``--queues``) are for applications.
 
     An application or a service that only sends is left out unless it was named. A queue with
     declared jobs gets a worker if it has none.
@@ -97,13 +97,13 @@ def to_run(found: Found, queues: str | None) -> list[Runner]:
 
 
 def consumes_nothing(name: str, app: Matador) -> str:
-    """That an application consumes no queue, and what to do about it."""
+    """The error text for an application that consumes no queue."""
     known = ",".join(queue.name for queue in app.topology.queues)
     return f"{name} consumes no queue (consume_from is empty): add --queues {known}"
 
 
 def consume(apps: Sequence[Matador], given: str) -> None:
-    """Have applications consume the queues of ``--queues``, each one those that it has.
+    """Make each application consume those queues of ``--queues`` that it has.
 
     Raises:
         UsageError: there are no queues or no applications, or a queue is unknown to all of them.
@@ -141,7 +141,7 @@ def _require_reachable(receivers: Sequence[Runner]) -> None:
 
 
 def look_at(reference: str, level: int = logging.WARNING) -> list[Source]:
-    """What a command looks at: what a reference names, if other processes can see its messages.
+    """The sources that a reference names, if other processes can see their messages.
 
     Raises:
         UsageError, CommandError: see ``find``; or there is nothing to look at.
@@ -184,7 +184,7 @@ def chosen_queues(seen: Sequence[Source], name: str | None) -> list[tuple[Source
 
 
 def warn_of_unknown(seen: Sequence[Source], event: str | None, subscriber: str | None) -> None:
-    """Say which names the code does not know. Messages may have them all the same, from before."""
+    """Warn of names that the code does not have. Older messages may have them all the same."""
     contents = contents_of(one.service for one in seen)
     keys = {name for one in contents.messages.values() for name in (one.key, *one.aliases)}
     events = sorted({*keys, *(key.rpartition("/")[2] for key in keys)})
@@ -195,7 +195,7 @@ def warn_of_unknown(seen: Sequence[Source], event: str | None, subscriber: str |
 
 
 async def waiting(runner: Runner, queue: str | None = None) -> int | None:
-    """How many messages wait for something that runs; None if the broker does not tell.
+    """The number of messages that wait for a receiver; None if the broker does not report it.
 
     ``queue``: the full name of one of its queues; None: it has one.
     """
@@ -238,7 +238,7 @@ def catalogue_of(
 
 
 def contents_of(receivers: Iterable[Target]) -> Contents:
-    """What receivers receive, in their order."""
+    """The messages and functions of receivers, in their order."""
     found = Contents()
     for one in receivers:
         found.add(one)
@@ -255,7 +255,7 @@ class Contents:
     receivers: list[Receiver] = field(default_factory=list[Receiver])
 
     def add(self, source: Target) -> None:
-        """Add what one object receives."""
+        """Add the messages and functions of one receiver."""
         if isinstance(source, Matador):
             self._add_events(source)
         elif isinstance(source, Queue):
@@ -350,6 +350,6 @@ class Contents:
 
 
 def _first_line(function: Callable[..., Any]) -> str:
-    """What the docstring of a function begins with."""
+    """The first paragraph of a function's docstring, as one line."""
     text = inspect.getdoc(function) if inspect.isroutine(function) else None
     return " ".join((text or "").split("\n\n")[0].split())

@@ -202,7 +202,7 @@ def _log(line: str) -> None:
 
 
 def _files(folders: Sequence[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:
-    """The source files in folders, without those of other people: environments, caches, builds."""
+    """The source files in folders, without environments, caches and builds."""
     number = 0
     for folder in folders:
         for where, inner, names in os.walk(folder):

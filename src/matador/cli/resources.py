@@ -93,7 +93,7 @@ JOBS: Final[Resource[Job[Any]]] = Resource(
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What is done to chosen items, such as ``cancel``: then they are ``cancelled``."""
+    """A change to chosen items, such as ``cancel``, after which they are ``cancelled``."""
 
     name: str
     done: str
@@ -102,23 +102,23 @@ class Verb:
         """Check that the user chose something.
 
         Raises:
-            UsageError: not so. ``options`` are those that choose.
+            UsageError: the user did not. ``options``: how to choose.
         """
         if not chosen:
             raise UsageError(f"choose what to {self.name}: give {options}")
 
     def confirm(self, number: int, noun: str) -> None:
-        """Ask whether to do it to so many. See ``output.confirm``."""
+        """Ask for confirmation, with the number of items. See ``output.confirm``."""
         counted = plural(number, noun)
         confirm(f"{self.name} {counted}", f"{counted} would be {self.done}")
 
     def report(self, failed: Sequence[tuple[str, str]], held: int = 0, noun: str = "") -> None:
-        """Print why it could not be done to some items, given their ids and the reasons.
+        """Print the items that could not be changed, given their ids and the reasons.
 
         ``held``: how many items another process holds.
 
         Raises:
-            typer.Exit: there are such items.
+            typer.Exit: there is such an item.
         """
         if held:
             warn(f"{plural(held, noun)} held by another process; run this again later")
@@ -138,12 +138,12 @@ REMOVE: Final = Verb("remove", "removed")
 
 
 def failures_json(failed: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
-    """The items to which a verb could not be done, as ``--json`` prints them."""
+    """The items that could not be changed, as ``--json`` prints them."""
     return [{"id": id_, "error": error} for id_, error in failed]
 
 
 def show_paused(common: Common, queue: str, paused: bool) -> None:
-    """Print that a queue is paused, or that it is not."""
+    """Print whether a queue is paused."""
     text = f"{queue} is paused" if paused else f"{queue} is not paused"
     common.show({"queue": queue, "paused": paused}, text)
 

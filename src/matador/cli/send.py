@@ -88,7 +88,7 @@ def send(
 
 
 async def plan(app: Matador, sent: EventInput) -> Order:
-    """What sending the event would do. Raises what sending would."""
+    """The result of a dry run. Raises the errors that sending would raise."""
     return await app.plan_send(sent.key, sent.data, options=SendOptions(**sent.options))
 
 

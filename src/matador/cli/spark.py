@@ -98,7 +98,7 @@ def start_spark(lake: Lake, options: SparkOptions, *, brief: bool = False) -> La
 
 
 def start_spark_if_needed(lake: Lake, options: SparkOptions) -> Lake:
-    """Have Spark started once the lake needs it: a small one may not.
+    """Start Spark when the lake needs it. A small lake may not.
 
     Raises:
         UsageError: an option is invalid.
@@ -108,7 +108,7 @@ def start_spark_if_needed(lake: Lake, options: SparkOptions) -> Lake:
 
 
 def _session(options: SparkOptions, settings: Mapping[str, str], brief: bool) -> Any:
-    """The session. Its type is known to ``matador.spark`` alone."""
+    """The Spark session. Only ``matador.spark`` knows its type."""
     from matador.spark import spark_session  # slow to import, and perhaps not installed
     from matador.spark.runtime.messages import silence
 

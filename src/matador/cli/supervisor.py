@@ -46,16 +46,18 @@ def supervise(
     return asyncio.run(_Supervisor(command, prefixed, prefixed_logs).run(processes))
 
 
-def stop_with_supervisor(heard: Callable[[str], None] = lambda line: None) -> None:
-    """In a child: shut down cleanly when the supervisor is gone. ``heard`` gets its lines, in a
-    thread."""
+def stop_with_supervisor(on_line: Callable[[str], None] = lambda line: None) -> None:
+    """In a child: shut down cleanly when the supervisor ends.
+
+    A thread passes each line that the supervisor writes to ``on_line``.
+    """
 
     def watch() -> None:
         rest = b""
         while data := os.read(sys.stdin.fileno(), 4096):
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                heard(line.decode("utf-8", "replace"))
+                on_line(line.decode("utf-8", "replace"))
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="matador-supervisor-watch", daemon=True).start()

@@ -63,8 +63,8 @@ class TrafficFilters:
     queue: Queue = None
     failed: Annotated[bool, flag("Only what failed.", "--failed")] = False
 
-    def match(self, one: Happening) -> bool:
-        """Is it to be shown? What is about no event is shown unless an event is asked for."""
+    def match(self, one: Entry) -> bool:
+        """Whether to show an entry."""
         return (
             self.event in (None, one.event)
             and self.subscriber in (None, one.subscriber)
@@ -110,9 +110,7 @@ def tail(
             asyncio.run(_look(seen, interval, filters, common))
 
 
-def _from_journals(
-    folders: Iterable[Path], from_start: bool, interval: float
-) -> Iterator[Happening]:
+def _from_journals(folders: Iterable[Path], from_start: bool, interval: float) -> Iterator[Entry]:
     followers = [JournalFollower(folder, from_start=from_start) for folder in folders]
     note(f"following {', '.join(str(folder) for folder in folders)}; Ctrl-C ends it")
     unreadable = 0
@@ -125,9 +123,9 @@ def _from_journals(
         time.sleep(interval)
 
 
-def _show(happenings: Iterable[Happening], filters: TrafficFilters, common: Common) -> None:
+def _show(entries: Iterable[Entry], filters: TrafficFilters, common: Common) -> None:
     console = out()
-    for one in happenings:
+    for one in entries:
         if filters.match(one):
             if common.as_json:
                 say_json_line(as_json(one))
@@ -142,11 +140,11 @@ async def _look(
     seen: Sequence[Source], interval: float, filters: TrafficFilters, common: Connecting
 ) -> None:
     async with common.connected(seen):
-        async for happenings in _looks(seen, interval):
-            _show(happenings, filters, common)
+        async for entries in _looks(seen, interval):
+            _show(entries, filters, common)
 
 
-async def _looks(seen: Sequence[Source], interval: float) -> AsyncIterator[list[Happening]]:
+async def _looks(seen: Sequence[Source], interval: float) -> AsyncIterator[list[Entry]]:
     shown = [one for one in seen if can_look(one.transport)]
     numbered = [one for one in seen if one not in shown and one.transport.capabilities.depth]
     blind = [one for one in seen if one not in shown and one not in numbered]
@@ -182,15 +180,15 @@ async def _looks(seen: Sequence[Source], interval: float) -> AsyncIterator[list[
 
 
 class _StoredMessages:
-    """What has appeared in the queues since the last look."""
+    """The messages that have appeared in the queues since the last look."""
 
     def __init__(self, seen: Sequence[Source]) -> None:
         self._sources = seen
         self._seen: dict[tuple[int, str], set[tuple[str, str]]] = {}
         self._complained: set[str] = set()
 
-    async def look(self) -> list[Happening]:
-        found: list[Happening] = []
+    async def look(self) -> list[Entry]:
+        found: list[Entry] = []
         for source in self._sources:
             topology = source.topology
             for queue in topology.queues:
@@ -201,9 +199,9 @@ class _StoredMessages:
 
     async def _new(
         self, source: Source, name: str, queue: WorkQueue, kind: DeadLetterKind | None
-    ) -> list[Happening]:
+    ) -> list[Entry]:
         before, now = self._seen.get((id(source), name)), set[tuple[str, str]]()
-        found: list[Happening] = []
+        found: list[Entry] = []
         try:
             async for stored in cast("Browsing", source.transport).browse(
                 name, limit=_MOST_LOOKED_AT
@@ -222,26 +220,26 @@ class _StoredMessages:
 
 
 class _Depths:
-    """How the numbers of messages have changed since the last look."""
+    """The counts that have changed since the last look."""
 
     def __init__(self, seen: Sequence[Source]) -> None:
         self._sources = seen
         self._before: dict[str, Any] = {}
 
-    async def look(self) -> list[Happening]:
+    async def look(self) -> list[Entry]:
         rows = await counted(self._sources)
-        found = [happening for row in rows for happening in of_depth(row)]
+        found = [entry for row in rows for entry in of_depth(row)]
         changed = [one for one in found if self._before.get(one.id, one.numbers) != one.numbers]
         self._before = {one.id: one.numbers for one in found}
         return changed
 
 
-# -- what happened --------------------------------------------------------------------------------
+# -- entries --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """Something that happened to a message, or to a queue.
+class Entry:
+    """One line of the output: something that happened to a message, or to a queue.
 
     ``what`` is ``sent``, the outcome of an attempt, ``waiting`` (it is in a queue), ``malformed``,
     ``dropped`` (records of the journal were lost) or ``depth``.
@@ -263,15 +261,15 @@ class Happening:
 
     @property
     def failed(self) -> bool:
-        """Did something fail?"""
+        """Whether something failed."""
         return self.what in _FAILURES
 
 
-def of_record(record: Record) -> Happening:
-    """What a record of the journal tells."""
+def of_record(record: Record) -> Entry:
+    """The entry for a record of the journal."""
     at = datetime.fromtimestamp(_in_range(record.recorded_at), UTC)
     if isinstance(record, SentRecord):
-        return Happening(
+        return Entry(
             "sent",
             at,
             record.queue,
@@ -284,7 +282,7 @@ def of_record(record: Record) -> Happening:
         )
     if isinstance(record, DeliveryRecord):
         texts = (record.error_type, record.error or record.reason)
-        return Happening(
+        return Entry(
             record.outcome,
             at,
             record.queue,
@@ -299,18 +297,18 @@ def of_record(record: Record) -> Happening:
         )
     if isinstance(record, DroppedRecord):
         text = f"{record.count:,} records of the journal were lost: {record.reason}"
-        return Happening("dropped", at, "", error=text)
-    return Happening("malformed", at, record.queue, error=record.reason)
+        return Entry("dropped", at, "", error=text)
+    return Entry("malformed", at, record.queue, error=record.reason)
 
 
 def of_stored(
     source: Source, stored: StoredMessage, queue: WorkQueue, kind: DeadLetterKind | None
-) -> Happening:
+) -> Entry:
     """A message that has appeared in a queue, or among the dead letters of that kind."""
     view = MessageView.of(source, stored, queue, kind)
     contents = view.contents
     error = contents.last_error or stored.reason or contents.problem
-    return Happening(
+    return Entry(
         "waiting" if kind is None else "dead-letter",
         stored.stored_at or datetime.now(UTC),
         stored.queue,
@@ -325,17 +323,17 @@ def of_stored(
     )
 
 
-def of_depth(row: QueueRow) -> Iterator[Happening]:
-    """The numbers of a queue and of its dead letters."""
+def of_depth(row: QueueRow) -> Iterator[Entry]:
+    """The counts of a queue and of its dead letters."""
     now = datetime.now(UTC)
     if row.exists:
-        yield Happening("depth", now, row.queue, id=row.queue, numbers=row.numbers)
+        yield Entry("depth", now, row.queue, id=row.queue, numbers=row.numbers)
     for kind, number in row.counts.dead_letters.items():
         queue = f"{row.queue}.{kind}"
-        yield Happening("depth", now, row.queue, id=queue, numbers={kind: number})
+        yield Entry("depth", now, row.queue, id=queue, numbers={kind: number})
 
 
-def as_text(one: Happening) -> Text:
+def as_text(one: Entry) -> Text:
     """One line for people."""
     line = Text(no_wrap=True, overflow="ignore")
     line.append(f"{one.at.astimezone():%H:%M:%S.%f}"[:-3], "dim")
@@ -359,7 +357,7 @@ def as_text(one: Happening) -> Text:
     return line
 
 
-def as_json(one: Happening) -> dict[str, Any]:
+def as_json(one: Entry) -> dict[str, Any]:
     """One line for machines."""
     if one.numbers is not None:
         return {"type": one.what, "at": _iso(one.at), "queue": one.queue, **one.numbers}

@@ -78,7 +78,7 @@ def for_remarks(file: TextIO) -> TextIO:
 
 
 def prepare_streams() -> None:
-    """See that there are streams, and that every character can be written to them."""
+    """Make sure that all streams exist and accept every character."""
     # In this order, so that no other file gets the number of a stream that is closed.
     sys.stdin = sys.stdin or _nothing("r")
     sys.stdout = sys.stdout or _nothing("w")
@@ -93,7 +93,7 @@ def _nothing(mode: Literal["r", "w"]) -> TextIO:
 
 
 def flush_streams() -> OSError | None:
-    """Write what is left. Gives up what cannot be written, and returns why stdout cannot."""
+    """Write what is buffered; discard what cannot be written. Returns the error of stdout."""
     problem = None
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -159,5 +159,5 @@ def one_line(text: str) -> str:
 
 
 def tidy(text: str) -> str:
-    """The text without passwords, and with further lines indented, so that none looks like ours."""
+    """The text without passwords, and with further lines indented: none looks like an error."""
     return without_secrets(text).replace("\n", "\n    ")

@@ -223,12 +223,12 @@ def _age(seconds: float | None) -> Text:
     return Text(f"{seconds:,.0f} s", "" if seconds >= 1 else "dim")
 
 
-# -- what goes on, measured from outside ----------------------------------------------------------
+# -- measuring ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What goes on in a queue. None: not known.
+    """The counts and rates of a queue. None: not known.
 
     ``oldest`` is the age of the oldest due message in seconds. Rates are per second: what was sent,
     handled and failed is known from a journal, ``change`` is that of the depth.
@@ -243,7 +243,7 @@ class Activity:
     workers: int | None
 
     def as_json(self) -> dict[str, Any]:
-        """It as ``--json`` prints it."""
+        """The fields that ``--json`` prints."""
         measured = {
             "oldest_seconds": self.oldest,
             "sent_per_second": self.sent,
@@ -256,7 +256,7 @@ class Activity:
 
 
 class QueueActivity:
-    """Looks at all queues again and again. The first look knows no rates."""
+    """Measures all queues, repeatedly. The first measurement has no rates."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
@@ -268,7 +268,7 @@ class QueueActivity:
 
     @property
     def title(self) -> str:
-        """What is looked at."""
+        """The names of the sources and their transports."""
         names = dict.fromkeys(
             f"{one.topology.namespace if one.way == 'events' else one.name} on {one.transport.name}"
             for one in self._sources
@@ -277,7 +277,7 @@ class QueueActivity:
 
     @property
     def has_journal(self) -> bool:
-        """Are there records of what is sent and handled?"""
+        """Whether a journal records what is sent and handled."""
         return bool(self._followers)
 
     async def look(self) -> list[Activity]:
@@ -297,7 +297,7 @@ class QueueActivity:
         ]
 
     def _happened(self, now: float) -> Counter[tuple[str, str]]:
-        """How often what happened in which queue since the last look."""
+        """The number of sent, handled and failed messages per queue since the last look."""
         found: Counter[tuple[str, str]] = Counter()
         records: list[Record] = [one for follower in self._followers for one in follower.read()]
         for record in records:

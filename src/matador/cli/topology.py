@@ -46,7 +46,7 @@ class QueueStatus:
 
     @property
     def shown(self) -> str:
-        """Its name, and where that is, if there are several places."""
+        """Its name, with the transport if there are several."""
         return self.name if self.on is None else f"{self.name} on {self.on}"
 
 
@@ -225,7 +225,7 @@ def _as_tree(source: Source) -> Tree:
 
 
 def _receivers(source: Source, queue: str) -> list[Receiver]:
-    """What receives from a queue, by its full name. A queue of jobs has one."""
+    """The receivers of a queue, given its full name. A job queue has one."""
     found = contents_of([source.service]).receivers
     return [one for one in found if one.address == queue or source.way == "jobs"]
 
@@ -256,7 +256,7 @@ def _traits(source: Source, queue: WorkQueue) -> str:
 
 
 def _as_json(seen: Sequence[Source]) -> dict[str, object]:
-    """The queues of all of them; the namespace and retries are those of the first one."""
+    """The queues of all sources; the namespace and retries are those of the first one."""
     first = seen[0].topology
     return {
         "namespace": first.namespace,

@@ -74,7 +74,7 @@ class MessageView:
 
     @property
     def attempts(self) -> int:
-        """How many attempts there were. An event that waits has the number of its next one."""
+        """The number of attempts so far. An event that waits has the number of its next one."""
         made = self.contents.attempts
         next_one = self.kind is None and self.contents.envelope is not None
         return max(0, made - 1) if next_one else made
@@ -120,12 +120,12 @@ def _what(message: MessageView, length: int) -> tuple[Text, Text | str, str, str
 
 
 def state_of(state: str) -> str:
-    """The word that all commands have for a state of the transport."""
+    """The word that all commands use for a state of the transport."""
     return "waiting" if state == "ready" else state
 
 
 def _why(letter: MessageView) -> str:
-    """Why it died, in one line: the last error with its type, otherwise the reason."""
+    """Why it is a dead letter, in one line: the last error with its type, or the reason."""
     last, kind = letter.contents.last_error, letter.stored.error_type
     text = last or letter.stored.reason or letter.contents.problem or ""
     line = text.strip().partition("\n")[0]
@@ -234,7 +234,7 @@ def message_in_full(message: MessageView) -> RenderableType:
 
 
 def _id_length(messages: Sequence[MessageView]) -> int:
-    """How many characters tell the ids apart."""
+    """The number of characters that tell the ids apart."""
     ids = [one.id for one in messages]
     for length in range(_SHORT_ID, 64, 4):
         if len({one[:length] for one in ids}) == len(set(ids)):
@@ -302,7 +302,7 @@ def job_in_full(job: Job[Any]) -> RenderableType:
 
 
 def stats_table(queue: str, stats: QueueStats) -> Table:
-    """How many jobs are in each state; – if the provider does not tell."""
+    """The number of jobs in each state; – if the provider does not report it."""
     made = table("queue", *JOB_STATUSES, right=JOB_STATUSES)
     numbers = _numbers(stats).items()
     cells = [number_cell(one, "bold red" if name == "failed" else "") for name, one in numbers]
@@ -311,7 +311,7 @@ def stats_table(queue: str, stats: QueueStats) -> Table:
 
 
 def stats_json(queue: str, stats: QueueStats) -> dict[str, Any]:
-    """The numbers as ``--json`` prints them; null if the provider does not tell."""
+    """The numbers as ``--json`` prints them; null if the provider does not report them."""
     return {"queue": queue, **_numbers(stats), "paused": stats.paused}
 
 
@@ -342,7 +342,7 @@ def _recurrence(schedule: Schedule) -> str:
     return "" if schedule.every is None else f"every {schedule.every:g} s"
 
 
-# -- all of them -----------------------------------------------------------------------------------
+# -- shared ----------------------------------------------------------------------------------------
 
 
 class Details:

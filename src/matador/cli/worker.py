@@ -45,7 +45,7 @@ _LEAST = ("per second", "in flight", "waiting", "failed")  # left out first if i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """The options of workers that each of several processes gets as well."""
+    """The worker options that are passed on to each of several processes."""
 
     queues: Queues = None
     concurrency: Concurrency = None
@@ -53,7 +53,7 @@ class Working:
     process: Annotated[int | None, option("N", "Which process this is.", hidden=True)] = None
 
     def arguments(self) -> list[str]:
-        """Them on the command line of another process."""
+        """The options as arguments of another process."""
         given = {"queues": self.queues, "concurrency": self.concurrency, "wait": self.wait}
         named = [(f"--{name}", str(value)) for name, value in given.items() if value is not None]
         return [text for pair in named for text in pair]
@@ -178,7 +178,7 @@ def _options(working: Working, common: Common, observing: Observing, processes: 
 
 
 def _subscriptions(receivers: Sequence[Runner]) -> Table:
-    """What is received, and what handles it."""
+    """A table of messages, receivers and queues."""
     made = table("message", "receiver", "queue")
     consumed = {
         one.topology.full_name(name)
@@ -257,7 +257,7 @@ class WorkerCounts:
         return sum(one.in_progress for one in self._rows[queue])
 
     async def ask_waiting(self) -> None:
-        """Ask how many messages wait."""
+        """Ask the brokers how many messages wait."""
         for queue, rows in self._rows.items():
             try:
                 self.waiting[queue] = await waiting(rows[0].receiver, rows[0].only)
