@@ -1,4 +1,4 @@
-"""What the shell offers on Tab: names from the source of the application, which is never run."""
+"""What the shell offers on Tab: names of the application, which another process imports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Cli
 
-from matador.cli.app_outline import outline
+from matador.cli import completion
 
 EVENTS = """
 from dataclasses import dataclass
@@ -21,9 +21,10 @@ from matador import SubscriberStub, event, subscriber
 class OrderPlaced:
     order_id: str
 
-Paid = event("order.paid", description="Paid.")(dict)
-hostile = event("$(touch danger)", description="No.")(dict)
-spaced = event("two words", description="No.")(dict)
+@event("order.paid", description="Paid.")
+@dataclass(frozen=True)
+class OrderPaid:
+    order_id: str
 
 @subscriber(description="Email the receipt.")
 async def email_receipt(envelope): ...
@@ -32,22 +33,25 @@ async def email_receipt(envelope): ...
 def charge_card(envelope): ...
 
 stub = SubscriberStub("elsewhere", description="In another service.")
+hostile = SubscriberStub("$(touch danger)", description="A command for the shell.")
 """
 APP = """
-from pathlib import Path
-Path("danger").touch()
-print("danger")
-from .events import OrderPlaced
-from matador import Matador, Topology, WorkQueue
-app = Matador("amqp://nowhere", schema=None, topology=Topology(
-    "shop", queues=["events", WorkQueue("billing", concurrency=4)]
-))
+import sys
+from shop.events import OrderPaid, OrderPlaced, charge_card, email_receipt, hostile, stub
+from matador import Matador, Schema, Topology, WorkQueue
+print("printed by the application")
+print("printed as an error by the application", file=sys.stderr)
+app = Matador(
+    "amqp://nowhere",
+    schema=Schema({OrderPlaced: [email_receipt, charge_card], OrderPaid: [stub, hostile]}),
+    topology=Topology("shop", queues=["events", WorkQueue("billing", concurrency=4)]),
+)
 """
 
 
 @pytest.fixture
 def shop_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package whose application must not be imported."""
+    """A package with an application that is large enough for several files."""
     package = tmp_path / "shop"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -55,6 +59,12 @@ def shop_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "main.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def plenty_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine needs longer to import an application than a person waits for Tab."""
+    monkeypatch.setattr(completion, "_TIME_LIMIT", 120.0)
 
 
 EVENT_KEYS = ["order.placed", "order.paid"]
@@ -92,12 +102,18 @@ def test_the_shell_completes_names_of_the_application(
     typed: str,
     offered: list[str],
 ) -> None:
+    assert _completed(cli, monkeypatch, typed) == offered
+    assert not any(name.partition(".")[0] == "shop" for name in sys.modules), "in another process"
+
+
+def _completed(cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: str) -> list[str]:
+    """What bash is offered. Nothing else is printed."""
     monkeypatch.setenv("_MATADOR_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", typed)
     monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
     result = cli()
-    assert (result.code, result.out.split(), result.err) == (0, offered, "")
-    assert not (shop_folder / "danger").exists(), "the application was not imported"
+    assert (result.code, result.err) == (0, "")
+    return result.out.split()
 
 
 def test_zsh_gets_descriptions_too(shop_folder: Path) -> None:
@@ -105,8 +121,13 @@ def test_zsh_gets_descriptions_too(shop_folder: Path) -> None:
         "_MATADOR_COMPLETE": "complete_zsh",
         "_TYPER_COMPLETE_ARGS": "matador send shop/main.py ",
     }
+    program = """
+from matador.cli import completion, main
+completion._TIME_LIMIT = 120.0
+main()
+"""
     done = subprocess.run(
-        [sys.executable, "-c", "from matador.cli import main; main()"],
+        [sys.executable, "-c", program],
         env={**os.environ, **asked},
         capture_output=True,
         text=True,
@@ -117,22 +138,36 @@ def test_zsh_gets_descriptions_too(shop_folder: Path) -> None:
     assert "A customer placed an order." in done.stdout
 
 
-def test_an_application_without_a_topology_has_one_queue(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text("app = Matador(url)")
-    assert list(outline("shop.py", tmp_path).queues) == ["events"]
+def test_names_of_every_way_in_are_offered(
+    cli: Cli, shop_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop_folder / "mails.py").write_text(
+        "from matador.jobs import Queue\n"
+        "emails = Queue('emails', provider='sqlite:///jobs.db')\n"
+        "@emails.job\n"
+        "async def welcome(to: str) -> None: ...\n"
+    )
+    assert _completed(cli, monkeypatch, "matador queues pause mails.py ") == ["emails"]
+    asked = "matador dead-letters list mails.py --subscriber "
+    assert _completed(cli, monkeypatch, asked) == ["welcome"]
+    assert not (shop_folder / "jobs.db").exists(), "nothing is connected"
 
 
 @pytest.mark.parametrize(
     "text",
-    [b"def (", b"\xff\xfe", b"\x00", b"[" * 20_000, b"import shop, .x", b"from .... import up"],
-    ids=["syntax", "encoding", "null", "deep", "dots", "above"],
+    [b"def (", b"\xff\xfe", b"import nowhere", b"raise SystemExit", b"import os; os._exit(0)", b""],
+    ids=["syntax", "encoding", "import", "exit", "end", "empty"],
 )
-def test_files_that_cannot_be_read_offer_nothing(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "shop.py").write_bytes(text)
-    assert outline("shop.py", tmp_path).events == {}
+def test_an_application_that_cannot_be_imported_offers_nothing(
+    cli: Cli, shop_folder: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    (shop_folder / "broken.py").write_bytes(text)
+    assert _completed(cli, monkeypatch, "matador send broken.py ") == []
 
 
-def test_modules_that_import_each_other_are_read_once(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("import b\nevent('a', description='A.')")
-    (tmp_path / "b.py").write_text("import a\nevent('b', description='B.')")
-    assert outline("a.py", tmp_path).events == {"a": "A.", "b": "B."}
+def test_an_application_that_does_not_end_is_killed(
+    cli: Cli, shop_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop_folder / "endless.py").write_text("while True: pass")
+    monkeypatch.setattr(completion, "_TIME_LIMIT", 0.5)
+    assert _completed(cli, monkeypatch, "matador send endless.py ") == []

@@ -20,7 +20,7 @@ from rich.tree import Tree
 from tests.cli.conftest import Cli, Shop, Start, dedent, envelope
 
 from matador.cli import output
-from matador.cli.safe_text import SafeConsole
+from matador.cli.terminal import SafeConsole
 
 # A title for the window, a colour, the cursor moved up, a C1 escape, letters turned around, a tag.
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x1b[2A\x9b2J\u202egnp.exe\u2066\U000e0041\x00\x7f\r\x85\u2028"

@@ -16,6 +16,7 @@ import contextlib
 import inspect
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, is_dataclass
@@ -29,7 +30,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from matador.cli.completion import names_of
-from matador.cli.connection import connect, connected, load
+from matador.cli.connection import connect, connected, imported
 from matador.cli.output import (
     FAILED,
     INTERRUPTED,
@@ -42,10 +43,9 @@ from matador.cli.output import (
     stdout_for_machines,
 )
 from matador.cli.receivers import look_at
-from matador.cli.spark_session import spark_message
-from matador.cli.streams import OutputError
+from matador.cli.terminal import OutputError
 from matador.errors import ConfigurationError, MatadorError
-from matador.loading import Loaded
+from matador.loading import Loaded, load_application
 from matador.model.options import suggestion
 from matador.observe.sources import Source
 from matador.runtime.service import Service
@@ -187,8 +187,8 @@ class Common:
     ] = False
 
     def load(self, app: str, level: int = logging.WARNING) -> Loaded:
-        """The application that the command is about. See ``connection.load``."""
-        return load(app, self.level(level))
+        """The application that the command is about. See ``connection.imported``."""
+        return imported(lambda: load_application(app), self.level(level))
 
     def level(self, level: int = logging.WARNING) -> int:
         """The level of the log records to print: all of them with ``--verbose``."""
@@ -239,7 +239,7 @@ class Connecting(Common):
 
 
 def _tidy(params: list[Any]) -> list[Any]:
-    """Leave out what Typer adds to the help: ``<bool>`` beside flags, ``<str>`` beside names."""
+    """Remove what Typer adds to the help: ``<bool>`` beside flags, ``<str>`` beside names."""
     for param in params:
         if isinstance(param, TyperOption):
             if param.is_flag and param.metavar is None:
@@ -259,7 +259,7 @@ class _Command(TyperCommand):
 
 class _Group(TyperGroup):
     default: str | None = None
-    """The command that is meant if none is given."""
+    """The command to run if the command line names none."""
 
     def get_params(self, ctx: Any) -> Any:
         return _tidy(super().get_params(ctx))
@@ -273,7 +273,7 @@ class _Group(TyperGroup):
 
 
 class Commands(typer.Typer):
-    """A group of commands. ``default``: the one that is meant if none is named."""
+    """A group of commands. ``default``: the command to run if the command line names none."""
 
     def __init__(self, help: str, *, default: str | None = None, **settings: Any) -> None:
         kind = type("_Group", (_Group,), {"default": default})
@@ -336,7 +336,7 @@ def _with_fields_as_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def _reported(command: Callable[..., T]) -> Callable[..., T]:
-    """A command whose errors become one line and an exit code; ``--verbose`` adds a traceback."""
+    """The command, with errors as one line and an exit code; ``--verbose`` adds a traceback."""
 
     @wraps(command)
     def run(**given: Any) -> T:
@@ -363,8 +363,17 @@ def _reported(command: Callable[..., T]) -> Callable[..., T]:
     return run
 
 
+def spark_message(error: BaseException) -> str | None:
+    """What an error of Spark says, in one line; None if it is not Spark's."""
+    if "pyspark" not in sys.modules:
+        return None
+    from matador.spark.runtime.messages import spark_error
+
+    return spark_error(error)
+
+
 def _file_message(error: BaseException) -> str | None:
-    """What is wrong with a file, in one line. It is the user who can change that."""
+    """What is wrong with a file, in one line, for errors that the user can fix."""
     if not isinstance(error, OSError):
         return None
     if error.filename is not None:

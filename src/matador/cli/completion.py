@@ -1,19 +1,34 @@
-"""What the shell offers on Tab: names that the application declares. Nothing is imported or run."""
+"""What the shell offers on Tab: events, subscribers and queues of the application.
+
+A process of its own imports the application, so that it can neither hang the shell nor print to it.
+If the process fails or takes too long, the shell offers nothing.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
-from typing import Any, Literal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from matador.cli.app_outline import outline
+Kind: TypeAlias = Literal["events", "subscribers", "queues"]
+Names: TypeAlias = dict[Kind, dict[str, str]]
+"""Names, each with its description."""
 
-Offer = Callable[..., list[tuple[str, str]]]
+_TIME_LIMIT = 5.0  # seconds
 _BREAKS = (":", "=")  # bash takes these for words of their own
+# Names that mean nothing to a shell, so that a completed name never runs a command.
+_HARMLESS = re.compile(r"[A-Za-z0-9_.,/@%+-]+")
 
 
-def names_of(*kinds: Literal["events", "subscribers", "queues"], several: bool = False) -> Offer:
+def names_of(*kinds: Kind, several: bool = False) -> Callable[..., list[tuple[str, str]]]:
     """Completes a name of the application in the same command line; ``several``: with commas."""
 
     def offer(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
@@ -22,19 +37,62 @@ def names_of(*kinds: Literal["events", "subscribers", "queues"], several: bool =
         if not isinstance(app, str):
             return []
         before, comma, _ = incomplete.rpartition(",") if several else ("", "", incomplete)
-        try:
-            found = outline(app)
-        except Exception:  # noqa: BLE001 - an error would end up in the command line
-            return []
-        listed = before.split(",")
+        found, listed = _ask(app), before.split(",")
         return [
             (f"{before}{comma}{name}", about)
             for kind in kinds
-            for name, about in getattr(found, kind).items()
-            if name not in listed
+            for name, about in found.get(kind, {}).items()
+            if name not in listed and _HARMLESS.fullmatch(name)
         ]
 
     return offer
+
+
+def _ask(reference: str) -> Names:
+    """The names that another process finds in an application; none if it does not answer."""
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "matador.cli.completion", reference],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # A group of its own, so that processes that the application starts end with it.
+        start_new_session=True,
+    )
+    try:
+        answer, _ = asked.communicate(timeout=_TIME_LIMIT)
+        return json.loads(answer) if asked.returncode == 0 else {}
+    except (subprocess.TimeoutExpired, ValueError):
+        return {}
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(asked.pid, signal.SIGKILL)
+        asked.communicate()
+
+
+def _answer(reference: str) -> None:
+    """Print the names of an application as JSON, and nothing that the application itself prints."""
+    answers = os.dup(sys.stdout.fileno())  # processes that the application starts do not inherit it
+    with Path(os.devnull).open("w") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+    with os.fdopen(answers, "w") as stream:
+        json.dump(_names(reference), stream)
+
+
+def _names(reference: str) -> Names:
+    from matador.cli.receivers import contents_of, find
+    from matador.observe.sources import sources
+
+    found = find(reference).receivers
+    contents = contents_of(found.values())
+    return {
+        "events": {
+            one.key: " ".join(one.description.split())
+            for one in contents.messages.values()
+            if one.kind == "event"
+        },
+        "subscribers": {one.name: " ".join(one.description.split()) for one in contents.receivers},
+        "queues": {queue.name: "" for one in sources(found) for queue in one.topology.queues},
+    }
 
 
 def join_bash_words() -> None:
@@ -53,3 +111,7 @@ def join_bash_words() -> None:
         else:
             joined.append(word)
     os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = shlex.join(joined), str(place)
+
+
+if __name__ == "__main__":
+    _answer(sys.argv[1])

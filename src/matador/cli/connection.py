@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import re
+import signal
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 from matador.cli.output import (
     FAILED,
     CommandError,
-    UsageError,
     complain,
     show_logs,
     warn,
     wrong_usage,
 )
-from matador.cli.streams import for_remarks
+from matador.cli.terminal import for_remarks
 from matador.errors import (
     ApplicationImportError,
     ConfigurationError,
     ConnectionFailedError,
     NotStartedError,
-    QueueNotFoundError,
 )
-from matador.events.app import Matador
-from matador.loading import Loaded, load_application
-from matador.model.topology import WorkQueue
 from matador.runtime.checkpoints import CheckpointStore
 from matador.runtime.connection import connect_within
 from matador.runtime.service import Service
@@ -42,6 +37,7 @@ T = TypeVar("T")
 _GRACE = 2.0
 _PROBE_AFTER = 2.0
 _PROBE_TIME = 1.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ADDRESS = re.compile(r"(?P<host>[\w.:-]+):(?P<port>\d+)")
 _ANSWERS = {
     b"AMQP": "RabbitMQ",
@@ -53,11 +49,6 @@ _ANSWERS = {
     b"\x15\x03": "a TLS server",
 }
 """How a server begins its answer to Redis's PING, whatever it speaks itself."""
-
-
-def load(reference: str, level: int = logging.WARNING) -> Loaded:
-    """The application a command is about. See ``imported``."""
-    return imported(lambda: load_application(reference), level)
 
 
 def imported(find: Callable[[], T], level: int) -> T:
@@ -118,7 +109,7 @@ async def connected(
 
 
 async def connect(transport: Transport, wait: float | None = None) -> None:
-    """Connect a transport. ``wait``: seconds for which it is tried again.
+    """Connect a transport, trying again for ``wait`` seconds.
 
     Warns of those in a group that cannot be reached: what they store is not seen.
 
@@ -145,7 +136,7 @@ async def connect(transport: Transport, wait: float | None = None) -> None:
 
 
 async def _wrong_server(transport: Transport) -> str | None:
-    """Which other server runs at the transport's address, as far as that is known."""
+    """A text that says which other server runs at the transport's address; None if unknown."""
     description = repr(transport)
     address = _ADDRESS.search(description)
     if address is None:
@@ -185,45 +176,15 @@ def require_shared(service: Service) -> None:
 
 
 def in_process(service: Service) -> bool:
-    """Does it keep its messages inside this process?"""
+    """Whether the service keeps its messages inside this process."""
     try:
         return service.transport.capabilities.in_process
     except NotStartedError:  # a memory that is found in the event loop that starts it
         return True
 
 
-def known_queue(app: Matador, name: str) -> WorkQueue:
-    """The work queue that an option names.
-
-    Raises:
-        UsageError: there is no such queue.
-    """
-    with wrong_usage(QueueNotFoundError):
-        return app.topology.queue(name)
-
-
-def queues_to_consume(app: Matador, given: str | None) -> list[str]:
-    """The short names of the queues in ``--queues``, or else in ``consume_from``.
-
-    Raises:
-        UsageError: there are none, or one is unknown.
-    """
-    known = [queue.name for queue in app.topology.queues]
-    if given is None:
-        if not app.consume_from:
-            raise UsageError(
-                f"the application consumes no queue (consume_from is empty): "
-                f"add --queues {','.join(known)}"
-            )
-        return list(app.consume_from)
-    names = [known_queue(app, name.strip()).name for name in given.split(",") if name.strip()]
-    if not names:
-        raise UsageError(f"--queues is empty; the queues are {', '.join(known)}")
-    return names
-
-
 def missing_storage(transport: Transport) -> str | None:
-    """The file that connecting would create, if the transport has one."""
+    """The file that connecting would create; None if it exists or the transport has none."""
     return transport.missing_storage if isinstance(transport, LocalStorage) else None
 
 
@@ -264,3 +225,22 @@ def _exit(message: Callable[[], str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(FAILED)
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Generator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, so that running work can finish cleanly.
+
+    Enter it after Spark was started, which installs a handler of its own.
+    """
+    stop = threading.Event()
+
+    def stopped(number: int, frame: object) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, stopped) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

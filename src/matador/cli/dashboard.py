@@ -16,7 +16,7 @@ from matador.cli.commands import Connecting, File, a_location, a_path, option
 from matador.cli.connection import missing_storage
 from matador.cli.output import CommandError, UsageError, note, warn, wrong_usage
 from matador.cli.receivers import look_at
-from matador.cli.spark_options import SparkOptions
+from matador.cli.spark import SparkOptions
 from matador.cli.store_options import StorageOption, storage_options
 from matador.errors import ConfigurationError, MissingExtraError
 from matador.jobs import JobProvider, Queue
@@ -33,7 +33,7 @@ _OWNER_ONLY = 0o077
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where the dashboard listens, and who may use it."""
+    """Where the dashboard listens, and which users may use it."""
 
     port: Annotated[int, option("PORT", "The port to listen on.", min=0, max=_LAST_PORT)] = 8080
     host: Annotated[
@@ -43,8 +43,8 @@ class Listening:
         Path | None,
         option(
             "FILE",
-            "A file with the token of operators, who may look and act; or lines `NAME: TOKEN`, one "
-            f"for each. Default: ${TOKEN}.",
+            "A file with the token of operators, which may look and act; or lines `NAME: TOKEN`, "
+            f"one for each. Default: ${TOKEN}.",
             parser=a_path,
         ),
     ] = None
@@ -52,7 +52,7 @@ class Listening:
         Path | None,
         option(
             "FILE",
-            f"The same for those who may only look. Default: ${READ_TOKEN}.",
+            f"The same for users that may only look. Default: ${READ_TOKEN}.",
             parser=a_path,
         ),
     ] = None
@@ -204,7 +204,7 @@ def _tokens(file: Path | None, variable: str) -> str | dict[str, str] | None:
     """A token, or those of several users by their names, from a file or from the environment.
 
     Raises:
-        UsageError: the file cannot be read, is empty, or has a line that names nobody.
+        UsageError: the file cannot be read, is empty, or has a line without a name.
     """
     text = _secret(file, variable)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -245,7 +245,7 @@ def _secret(file: Path | None, variable: str) -> str:
 
 
 def _services(seen: Sequence[Source], showing: Showing) -> list[Target]:
-    """What to show.
+    """The services that the pages show.
 
     Raises:
         UsageError: a queue has no provider, or a provider no queue.

@@ -12,10 +12,9 @@ from matador.catalog.asyncapi import KIND, Document, asyncapi
 from matador.catalog.compatibility import Side, compare
 from matador.catalog.html_page import html_page
 from matador.catalog.yaml_text import yaml_text
-from matador.cli.catalogue import catalogue_of
 from matador.cli.commands import Commands, Common, File, a_path, choice, option
 from matador.cli.output import FAILED, UsageError, note, plural, results, warn, wrong_usage
-from matador.cli.receivers import find
+from matador.cli.receivers import catalogue_of, find
 from matador.errors import ConfigurationError
 
 FORMATS = ("asyncapi", "json", "yaml", "html")
@@ -49,7 +48,7 @@ def docs(
     ] = None,
     common: Common,
 ) -> None:
-    """Describe all events, jobs, commands and messages, and who receives them.
+    """Describe all events, jobs, commands and messages, and what receives them.
 
     Everything in the application's module is described: applications, job queues and workers,
     RPC servers, subscribers and queue services. Prints an AsyncAPI 3 document unless --output
@@ -85,7 +84,7 @@ def check(
     sides: Annotated[
         str,
         choice(
-            "WHO",
+            "SIDE",
             "Whom a change must not break: readers of the old version, writers of the old "
             "version, or both.",
             "--for",

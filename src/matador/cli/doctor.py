@@ -1,6 +1,6 @@
-"""``matador doctor``: checks everything that a file needs, and says what to fix.
+"""``matador doctor`` and ``matador channels check``: check a configuration, and say what to fix.
 
-The transports find out about their own storage and broker (``LocalStorage``, ``Examining``).
+The transports examine their own storage and broker (``LocalStorage``, ``Examining``).
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import platform
 import sqlite3
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Literal, TypeAlias
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from rich.text import Text
 
-from matador.cli.catalogue import contents_of
-from matador.cli.commands import Common, Connecting, File
+from matador.cli.commands import Commands, Common, Connecting, File, flag
 from matador.cli.connection import connect, in_process, run_within
-from matador.cli.output import FAILED, CommandError, UsageError, mark, plural, table
-from matador.cli.receivers import find
+from matador.cli.output import FAILED, CommandError, UsageError, mark, plural, table, warn
+from matador.cli.receivers import contents_of, find
 from matador.cli.topology import look_for_queues, users_of
 from matador.errors import MatadorError, SubscriberIsStubError, UnsupportedError
 from matador.events.app import Matador
@@ -32,6 +33,10 @@ from matador.model.subscriber import SubscriberStub
 from matador.observe.sources import Source, sources
 from matador.transports.base import Examining, LocalStorage, Transport
 from matador.transports.credentials import without_secrets
+
+if TYPE_CHECKING:
+    from matador.channels import Settings
+
 
 Status: TypeAlias = Literal["ok", "warning", "problem"]
 
@@ -85,7 +90,7 @@ def doctor(file: File, *, common: Connecting) -> None:
 
 
 def check_source(source: Source) -> Iterator[Check]:
-    """What can be found out about something that receives without a connection."""
+    """Check a source without connecting to its broker."""
     app = source.app
     if app is not None:
         yield from check_schema(app)
@@ -100,7 +105,7 @@ def check_source(source: Source) -> Iterator[Check]:
 
 
 def _named(source: Source, seen: Sequence[Source], checks: Iterable[Check]) -> Iterator[Check]:
-    """Checks with the name of what they are about, if there are several."""
+    """Put the name of the source before each check if there are several sources."""
     for one in checks:
         yield one if len(seen) == 1 else replace(one, name=f"{source.name}: {one.name}")
 
@@ -147,7 +152,7 @@ def _show(common: Common, checks: list[Check]) -> None:
 
 
 def check_machine() -> Iterator[Check]:
-    """Python, SQLite, and the time of day."""
+    """Check Python, SQLite, and the time of day."""
     yield Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
     yield Check("sqlite", "ok", f"library {sqlite3.sqlite_version}")
     now = time.time()
@@ -159,7 +164,7 @@ def check_machine() -> Iterator[Check]:
 
 
 def check_schema(app: Matador) -> Iterator[Check]:
-    """Problems and warnings of the schema."""
+    """Check the schema for problems and warnings."""
     problems = app.schema.validate(app.topology)
     for problem in problems:
         yield Check("schema", "problem", problem, "fix it: workers do not start with this schema")
@@ -174,7 +179,7 @@ def check_schema(app: Matador) -> Iterator[Check]:
 
 
 def check_fit(app: Matador) -> Iterator[Check]:
-    """Unused queues, stubs, delivery modes and checkpoints."""
+    """Check for unused queues, consumed stubs, delivery modes and checkpoints."""
     if app.schema.validate(app.topology):
         return
     idle = [queue.name for queue in app.topology.queues if not any(users_of(app, queue))]
@@ -211,7 +216,7 @@ def check_fit(app: Matador) -> Iterator[Check]:
 
 
 async def check_broker(source: Source, wait: float | None = None) -> AsyncIterator[Check]:
-    """Connection, broker settings, queues and dead letters. Connects and disconnects."""
+    """Check the connection, broker settings, queues and dead letters. Connects and disconnects."""
     transport, started = source.transport, time.perf_counter()
     try:
         await connect(transport, wait)
@@ -228,7 +233,7 @@ async def check_broker(source: Source, wait: float | None = None) -> AsyncIterat
 
 
 async def _check_settings(transport: Transport) -> list[Check]:
-    """The transport's own findings."""
+    """Run the checks of the transport itself."""
     if not isinstance(transport, Examining):
         return []
     try:
@@ -269,3 +274,63 @@ async def _check_queues(source: Source) -> list[Check]:
         fix = _UNHANDLED if any(name.endswith(".unhandled") for name in dead) else _DEAD
         return [*checks, Check("dead letters", "warning", text, fix)]
     return [*checks, Check("dead letters", "ok", "none")]
+
+
+channels = Commands("Check the settings of a queue service with channels.")
+
+# -- settings of a queue service ------------------------------------------------------------------
+
+
+_File = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="The TOML file. Without it, only environment variables count.",
+        show_default=False,
+    ),
+]
+
+
+@channels.add(
+    "matador channels check matador.toml", "matador channels check matador.toml --connect"
+)
+def check(
+    file: _File = None,
+    *,
+    connect: Annotated[bool, flag("Also connect to the broker.", "--connect")] = False,
+    common: Connecting,
+) -> None:
+    """Check a settings file and the MATADOR_ variables, and show the settings in effect."""
+    from matador.channels import RedisModeWarning, Settings
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RedisModeWarning)
+        settings = Settings.load(file)
+    if connect:
+        asyncio.run(_connect(settings, common.wait or 0.0))
+    found = _as_json(settings)
+    lines = table("setting", "value")
+    for section, values in found.items():
+        for name, value in values.items():
+            lines.add_row(f"{section}.{name}", "" if value is None else str(value))
+    remark = "the settings are valid" + (", and the broker answers" if connect else "")
+    common.show(found, lines, remark=remark)
+    for one in caught:
+        warn(str(one.message))
+
+
+async def _connect(settings: Settings, wait: float) -> None:
+    from matador.channels import QueueService
+
+    async with QueueService(settings, connect_timeout=wait):
+        pass
+
+
+def _as_json(settings: Settings) -> dict[str, dict[str, object]]:
+    """The settings by section, without passwords."""
+    found: dict[str, dict[str, object]] = {}
+    for one in fields(settings):
+        section = getattr(settings, one.name)
+        found[one.name] = {field.name: getattr(section, field.name) for field in fields(section)}
+    found["queue"]["url"] = without_secrets(settings.queue.url)
+    return found

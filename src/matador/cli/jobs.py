@@ -2,41 +2,114 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 import typer
 
 from matador.cli.commands import All, Commands, Connecting, Limit, Yes, choice, option
+from matador.cli.connection import connect, missing_storage
 from matador.cli.event_input import read_data
-from matador.cli.interaction import confirm, counting_progress, working
-from matador.cli.job_queue import JobQueueOptions
-from matador.cli.job_views import (
-    job_in_full,
-    jobs_table,
-    schedules_table,
-    stats_json,
-    stats_table,
+from matador.cli.output import (
+    CommandError,
+    UsageError,
+    counting_progress,
+    plural,
+    show_logs,
+    working,
+    wrong_usage,
 )
-from matador.cli.output import FAILED, CommandError, UsageError, plural
-from matador.cli.stored_messages import complain_about
-from matador.errors import JobNotFoundError, JobStateError
+from matador.cli.resources import (
+    JOBS,
+    LISTED,
+    REMOVE,
+    RETRY,
+    Verb,
+    failures_json,
+    show_paused,
+)
+from matador.cli.views import schedules_table, stats_json, stats_table
+from matador.errors import ConfigurationError, InvalidJobError, JobNotFoundError, JobStateError
+from matador.jobs import Job, JobOptions, JobProvider, Queue, Schedule
 from matador.model.job import JOB_STATUSES, JobStatus
 from matador.model.options import suggestion
+from matador.observe.sources import Source
 
-if TYPE_CHECKING:
-    from matador.jobs import Job, JobOptions, Queue, Schedule
+T = TypeVar("T")
 
-_LISTED = 100
 _MOST_AT_ONCE = 10_000
 _REMOVABLE = [one for one in JOB_STATUSES if one != "active"]
+_EXAMPLES = "sqlite:///jobs.db, redis://localhost or amqp://localhost"
 
 _ID = option("ID", "The id of a job. Can be repeated.", "--id")
 JobIds = Annotated[list[str] | None, _ID]
 RequiredJobIds = Annotated[list[str], _ID]
 
 jobs = Commands("Add background jobs, list them, retry or remove them, and pause queues.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQueueOptions:
+    """The arguments that all commands about jobs have."""
+
+    queue: Annotated[
+        str,
+        typer.Argument(metavar="QUEUE", help="The name of the job queue.", show_default=False),
+    ]
+    provider: Annotated[
+        str | None,
+        option("URL", f"Where the jobs are kept, such as {_EXAMPLES}. Required.", "--provider"),
+    ] = None
+
+    def run(
+        self, common: Connecting, work: Callable[[Queue], Awaitable[T]], *, create: bool = False
+    ) -> T:
+        """Connect, do the work, and disconnect. A missing queue is created only with ``create``.
+
+        Raises:
+            UsageError: the provider is missing, its URL is invalid, or an argument is.
+            CommandError: the provider is inside another process, or the queue does not exist.
+        """
+        show_logs(common.level())
+        if self.provider is None:
+            raise UsageError(f"--provider is missing: give a URL such as {_EXAMPLES}")
+        with wrong_usage(ConfigurationError):
+            provider = JobProvider(self.provider)
+            queue = Queue(self.queue, provider=provider)
+        transport = provider.transport
+        if transport.capabilities.in_process:
+            raise UsageError(
+                f"the provider {transport.name!r} keeps jobs inside each process, so "
+                f"this command cannot see any: give a URL such as {_EXAMPLES}"
+            )
+        missing = missing_storage(transport)
+        if missing is not None and not create:
+            raise CommandError(
+                f"{missing} does not exist yet: start a worker, or run `matador jobs add`"
+            )
+
+        async def connected() -> T:
+            try:
+                await connect(transport, common.wait)
+                # Opening a queue creates it, which a command that only looks must not do.
+                if not create and not await Source(self.queue, queue, queue).exists():
+                    raise CommandError(
+                        f"{transport.name} has no job queue {self.queue!r}: a worker creates it "
+                        f"when it starts, and so does `matador jobs add`"
+                    )
+                async with queue:
+                    return await work(queue)
+            finally:
+                await transport.disconnect()
+
+        with wrong_usage(InvalidJobError):
+            return asyncio.run(connected())
+
+
+# -- looking --------------------------------------------------------------------------------------
 
 
 @jobs.add("matador jobs stats emails --provider redis://localhost")
@@ -58,30 +131,21 @@ def list_jobs(
         str,
         choice("STATUS", f"The state: {', '.join(JOB_STATUSES)}.", "--status", JOB_STATUSES),
     ] = "waiting",
-    limit: Limit = _LISTED,
+    limit: Limit = LISTED,
     common: Connecting,
 ) -> None:
     """List the jobs in one state, by default those that are waiting.
 
     Finished ones are listed latest first, others in the order in which they will run.
     """
-    limit = limit or _LISTED
-    state = cast("JobStatus", status)
+    limit = limit or LISTED
 
     async def look(queue: Queue) -> tuple[list[Job[Any]], str]:
-        found = await queue.list(state, limit + 1)
+        found = await queue.list(cast("JobStatus", status), limit + 1)
         return found, "" if found else await _elsewhere(queue)
 
     found, elsewhere = target.run(common, look)
-    more, found = len(found) > limit, found[:limit]
-    if more:
-        remark = f"the first {limit:,}; --limit shows more"
-    elif found:
-        remark = plural(len(found), f"{status} job")
-    else:
-        remark = f"no {status} jobs{elsewhere}"
-    value = {"queue": target.queue, "jobs": [_plain(one) for one in found], "more": more}
-    common.show(value, *([jobs_table(found, state)] if found else []), remark=remark)
+    JOBS.list(common, found, limit, state=status, none=elsewhere, queue=target.queue)
 
 
 async def _elsewhere(queue: Queue) -> str:
@@ -106,8 +170,10 @@ def show(*, target: JobQueueOptions, ids: RequiredJobIds, common: Connecting) ->
             found.append(job)
         return found
 
-    found = target.run(common, look)
-    common.show({"jobs": [_plain(one) for one in found]}, *map(job_in_full, found))
+    JOBS.show(common, target.run(common, look))
+
+
+# -- changing -------------------------------------------------------------------------------------
 
 
 @jobs.add(
@@ -125,8 +191,7 @@ def retry(
     """Run failed jobs again, with all their attempts."""
     if bool(ids) == all_:
         raise UsageError("choose which failed jobs to retry: give --id or --all")
-    status: JobStatus | None = "failed" if all_ else None
-    _change(target, common, ids, status, "retry", "retried", _retry, yes or not all_)
+    _change(RETRY, target, common, ids, "failed" if all_ else None, yes or not all_)
 
 
 @jobs.add(
@@ -144,28 +209,16 @@ def remove(
     common: Connecting,
 ) -> None:
     """Remove jobs for good. Running jobs cannot be removed."""
-    if bool(ids) == (status is not None):
-        raise UsageError("choose what to remove: give --id or --status")
-    state = cast("JobStatus | None", status)
-    _change(target, common, ids, state, "remove", "removed", _remove, yes)
-
-
-async def _retry(queue: Queue, job_id: str) -> None:
-    await queue.retry(job_id)
-
-
-async def _remove(queue: Queue, job_id: str) -> None:
-    await queue.remove(job_id)
+    REMOVE.require_choice(bool(ids) != (status is not None), "--id or --status")
+    _change(REMOVE, target, common, ids, cast("JobStatus | None", status), yes)
 
 
 def _change(
+    verb: Verb,
     target: JobQueueOptions,
     common: Connecting,
     ids: Sequence[str] | None,
     status: JobStatus | None,
-    verb: str,
-    done: str,
-    action: Callable[[Queue, str], Awaitable[None]],
     yes: bool,
 ) -> None:
     """Retry or remove the jobs with these ids, or all in a state.
@@ -180,14 +233,14 @@ def _change(
         if status is not None:
             with working("searching…"):
                 chosen = [job.id for job in await queue.list(status, _MOST_AT_ONCE)]
-        can = getattr(queue.capabilities, verb)  # if not, the first job says so, without a question
-        if chosen and can and not yes:
-            counted = plural(len(chosen), "job")
-            confirm(f"{verb} {counted}", f"{counted} would be {done}")
-        with counting_progress(verb) as show_progress:
+        # If the provider cannot, the first job says so, without a question.
+        if chosen and not yes and getattr(queue.capabilities, verb.name):
+            verb.confirm(len(chosen), JOBS.noun)
+        change = queue.retry if verb is RETRY else queue.remove
+        with counting_progress(verb.name) as show_progress:
             for number, one in enumerate(chosen, 1):
                 try:
-                    await action(queue, one)
+                    await change(one)
                 except (JobNotFoundError, JobStateError) as error:
                     if len(chosen) == 1:
                         raise
@@ -198,34 +251,28 @@ def _change(
     chosen = target.run(common, work)
     unchanged = {id_ for id_, _ in failed}
     changed = [one for one in chosen if one not in unchanged]
-    value = {
-        "queue": target.queue,
-        done: changed,
-        "failed": [{"id": id_, "error": error} for id_, error in failed],
-    }
+    value = {"queue": target.queue, verb.done: changed, "failed": failures_json(failed)}
     more = len(chosen) == _MOST_AT_ONCE
     remark = f"there may be more than {_MOST_AT_ONCE:,}: run this again" if more else ""
     if chosen:
-        common.show(value, f"{plural(len(changed), 'job')} {done}", remark=remark)
+        common.show(value, f"{plural(len(changed), 'job')} {verb.done}", remark=remark)
     else:
         common.show(value, remark=f"no {status} jobs")
-    complain_about(failed, done)
-    if failed:
-        raise typer.Exit(FAILED)
+    verb.report(failed)
 
 
 @jobs.add("matador jobs pause emails --provider redis://localhost")
 def pause(*, target: JobQueueOptions, common: Connecting) -> None:
     """Stop all workers from getting jobs of a queue. Running jobs finish."""
     target.run(common, lambda queue: queue.pause())
-    common.show({"queue": target.queue, "paused": True}, f"{target.queue} is paused")
+    show_paused(common, target.queue, True)
 
 
 @jobs.add("matador jobs resume emails --provider redis://localhost")
 def resume(*, target: JobQueueOptions, common: Connecting) -> None:
     """Let workers get jobs of a paused queue again."""
     target.run(common, lambda queue: queue.resume())
-    common.show({"queue": target.queue, "paused": False}, f"{target.queue} is not paused")
+    show_paused(common, target.queue, False)
 
 
 @jobs.add(

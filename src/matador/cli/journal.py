@@ -22,12 +22,10 @@ from matador.cli.commands import (
     option,
 )
 from matador.cli.completion import names_of
-from matador.cli.connection import connected, known_queue
-from matador.cli.interaction import progress_bar
-from matador.cli.output import UsageError, note, plural, show_logs
-from matador.cli.spark_session import stopped_by_signals
+from matador.cli.connection import connected, stopped_by_signals
+from matador.cli.output import UsageError, note, plural, progress_bar, show_logs, wrong_usage
 from matador.cli.store_options import StorageOption, storage_options
-from matador.errors import ObjectStoreError, StorageLockedError
+from matador.errors import ObjectStoreError, QueueNotFoundError, StorageLockedError
 from matador.events.app import Matador
 from matador.observe.journal import Tap
 from matador.observe.journal.ship import Shipper, ShipResult
@@ -62,7 +60,8 @@ def tap(
     message goes either to the journal or to a worker.
     """
     target = common.load(app).app
-    name = target.topology.full_name(known_queue(target, queue).name)
+    with wrong_usage(QueueNotFoundError):
+        name = target.topology.full_name(target.topology.queue(queue).name)
     if journal.exists() and not journal.is_dir():
         raise UsageError(f"{journal} is a file; the journal must be a folder")
     made = asyncio.run(_tap(target, name, journal, until_empty, rotate, common.wait))

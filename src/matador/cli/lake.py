@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -9,34 +10,49 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.progress import BarColumn
 from rich.table import Table
 
 from matador.cli.commands import (
     App,
     Commands,
     Common,
+    Connecting,
     DryRun,
+    OptionalApp,
     Yes,
+    a_location,
     a_path,
+    choice,
     flag,
     option,
-)
-from matador.cli.connection import load
-from matador.cli.interaction import confirm, working
-from matador.cli.lake_ingest import ingest
-from matador.cli.lake_replay import redrive, replay
-from matador.cli.output import UsageError, note, out, plural, say_json, table
-from matador.cli.spark_options import SparkOptions, start_spark, start_spark_if_needed
-from matador.cli.spark_session import (
-    show_spark_logs,
     spark_message,
 )
+from matador.cli.completion import names_of
+from matador.cli.connection import stopped_by_signals
+from matador.cli.lake_replay import redrive, replay
+from matador.cli.output import (
+    UsageError,
+    confirm,
+    note,
+    out,
+    plural,
+    progress_bar,
+    say_json,
+    table,
+    working,
+)
+from matador.cli.spark import SparkOptions, show_spark_logs, start_spark, start_spark_if_needed
 from matador.cli.store_options import LakeOptions, open_lake
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
+from matador.storage.paths import remote_url
 
 if TYPE_CHECKING:
+    from matador import Matador
+    from matador.spark.tables.ingest import IngestProgress, IngestResult
     from matador.spark.tables.maintenance import ExpireResult
+
 
 AppForTypes = Annotated[
     str | None,
@@ -48,7 +64,7 @@ _TABLES = ("events", "deliveries", "quarantine", "volume", "health", "triage")
 lake = Commands("Turn journals into tables, query them, and send events again. Needs Spark.")
 
 
-lake.add(
+@lake.add(
     "matador lake ingest shop.py --journal journal/ --lake lake/",
     "matador lake ingest shop.py --journal journal/ --lake lake/ --follow",
     "matador lake ingest shop.py --kafka --lake lake/ --queues events,billing --follow",
@@ -56,7 +72,142 @@ lake.add(
     "matador lake ingest shop.app:app --journal journal/ --lake lake/ --remote sc://host:15002",
     "matador lake ingest --journal journal/ --lake lake/",
     "matador lake ingest shop.py --journal s3://shop/journal --lake s3://shop/lake",
-)(ingest)
+)
+def ingest(
+    app: OptionalApp = None,
+    *,
+    journal: Annotated[
+        str | None,
+        option(
+            "FOLDER",
+            "The journal's folder, or where it was shipped to: s3://bucket/journal.",
+            "--journal",
+            parser=a_location,
+        ),
+    ] = None,
+    kafka: Annotated[
+        bool, flag("Read the topics of the application on Kafka instead.", "--kafka")
+    ] = False,
+    lake: LakeOptions,
+    queues: Annotated[
+        str | None,
+        option(
+            "NAMES",
+            "With --kafka: only these queues, separated by commas.",
+            "--queues",
+            autocompletion=names_of("queues", several=True),
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        option(
+            "WHEN",
+            "With --kafka: where to begin in topics that the lake has not read before: "
+            "earliest (the default), latest or a time.",
+            "--since",
+        ),
+    ] = None,
+    missing: Annotated[
+        str | None,
+        choice(
+            "fail|skip",
+            "With --kafka: what to do if messages were deleted unread. The default is fail.",
+            "--missing",
+            ("fail", "skip"),
+        ),
+    ] = None,
+    follow: Annotated[bool, flag("Keep running until Ctrl-C.", "--follow")] = False,
+    spark: SparkOptions,
+    common: Connecting,
+) -> None:
+    """Add new records of a journal, or new messages of Kafka, to the tables.
+
+    Each is added exactly once, even after a crash. Without an application, as for a journal that
+    has jobs only, payloads are not checked.
+    """
+    show_spark_logs(common.verbose)
+    given: dict[str, Any] = {"queues": queues, "since": since, "missing": missing}
+    loaded = None if app is None else common.load(app).app
+    source = _source(loaded, journal, kafka, given)
+    if queues is not None:
+        given["queues"] = [name for one in queues.split(",") if (name := one.strip())]
+    target = open_lake(lake, None if loaded is None else loaded.schema, create=True)
+    if kafka:
+        _check_queues(source, given["queues"])
+    if loaded is not None and kafka:
+        common.reach(loaded)
+    if not (follow or common.verbose):  # the summary says the same
+        logging.getLogger("matador.lake").setLevel(logging.ERROR)
+    start_spark(target, spark)
+    with progress_bar(BarColumn()) as bar, stopped_by_signals() as stop:
+        task = bar.add_task("reading", total=None)
+
+        def show(progress: IngestProgress) -> None:
+            rows = progress.result.events + progress.result.deliveries
+            lag = f", {progress.total - progress.done:,} messages behind" if kafka else ""
+            bar.update(
+                task,
+                description=f"{rows:,} rows{lag}",
+                completed=progress.done,
+                total=progress.total,
+            )
+
+        result = target.ingest(source, **given, follow=follow, stop=stop, progress=show)
+    _report(result, kafka, common)
+
+
+def _source(
+    app: Matador | None, journal: str | None, kafka: bool, given: dict[str, Any]
+) -> str | Matador:
+    """Check the options, and return the journal or the application to read."""
+    if journal is not None and kafka:
+        raise UsageError("--journal and --kafka cannot be combined: run one after the other")
+    if kafka:
+        if app is None:
+            raise UsageError("--kafka needs the application, whose topics are read")
+        return app
+    for option_, value in given.items():
+        if value is not None:
+            raise UsageError(f"--{option_} needs --kafka")
+    if journal is None:
+        raise UsageError("nothing to ingest: name a --journal, or the application and --kafka")
+    if remote_url(journal, "--journal") is None and not Path(journal).is_dir():
+        raise UsageError(f"there is no journal in {journal}")
+    return journal
+
+
+def _check_queues(app: str | Matador, queues: list[str] | None) -> None:
+    """Reject queues that cannot be read, before Spark starts."""
+    from matador.spark.tables.log_ingest import log_source, queues_of
+
+    assert not isinstance(app, str)
+    try:
+        log_source(app)
+        queues_of(app, queues)
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from error
+
+
+def _report(result: IngestResult, kafka: bool, common: Common) -> None:
+    made = table("", "rows", right=("rows",))
+    for name in ("events", "deliveries", "quarantined", "duplicates"):
+        if not (kafka and name == "deliveries"):
+            made.add_row(name, f"{getattr(result, name):,}")
+    read = f"{plural(result.records, 'record')} of {plural(result.segments, 'segment')}"
+    common.show(asdict(result), made, remark=plural(result.records, "message") if kafka else read)
+    if common.as_json:
+        return
+    for problem in result.problems:
+        where = f" of {problem.event_key}" if problem.event_key else ""
+        note(
+            f"quarantined {problem.count:,}{where} as {problem.kind}: {problem.reason}",
+            style="yellow",
+        )
+    if result.dropped:
+        note(f"the journal reports {plural(result.dropped, 'lost record')}", style="red")
+    if result.missed:
+        gone = plural(result.missed, "message")
+        note(f"Kafka had deleted {gone} before they were read", style="red")
 
 
 @lake.add(
@@ -80,7 +231,7 @@ def query(
     The query is one SELECT that only reads; --unrestricted allows anything Spark can do.
     """
     show_spark_logs(common.verbose)
-    target = open_lake(lake, None if app is None else load(app).app.schema)
+    target = open_lake(lake, None if app is None else common.load(app).app.schema)
     start_spark(target, spark, brief=target.is_small())
     with working("querying…"):
         from matador.spark.runtime.messages import first_rows  # Spark is running
@@ -146,7 +297,7 @@ def report(
         raise UsageError(f"--html: the folder {html.parent} does not exist")
     target = start_spark_if_needed(open_lake(lake), spark)
     with working("computing…"):
-        made = target.report(None if app is None else load(app).app)
+        made = target.report(None if app is None else common.load(app).app)
     if common.as_json:
         reconciliation = made.findings.reconciliation
         say_json({**asdict(made.findings), "adds_up": reconciliation.adds_up})
@@ -187,7 +338,7 @@ def vacuum(
 def publish(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
     """Bring the typed tables up to date: one for each event, in the folder typed of the lake."""
     show_spark_logs(common.verbose)
-    added = start_spark(open_lake(lake, load(app).app.schema), spark).publish()
+    added = start_spark(open_lake(lake, common.load(app).app.schema), spark).publish()
     made = table("table", "new rows", right=("new rows",))
     for name, count in added.items():
         made.add_row(f"typed/{name}", f"{count:,}")
@@ -198,7 +349,7 @@ def publish(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common)
 def release(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
     """Take events out of quarantine that are valid under the application's current schema."""
     show_spark_logs(common.verbose)
-    result = start_spark(open_lake(lake, load(app).app.schema), spark).release()
+    result = start_spark(open_lake(lake, common.load(app).app.schema), spark).release()
     remark = f"released {plural(result.released, 'row')}; {result.left:,} left in quarantine"
     common.show(asdict(result), remark=remark)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -16,44 +17,50 @@ from matador.cli.commands import (
     Common,
     Connecting,
     DryRun,
+    Event,
+    Subscriber,
     Yes,
     flag,
     option,
 )
 from matador.cli.completion import names_of
-from matador.cli.connection import missing_storage
-from matador.cli.interaction import confirm, counting_progress, working
+from matador.cli.connection import imported, missing_storage, require_shared
 from matador.cli.output import (
     FAILED,
     CommandError,
     UsageError,
     complain,
+    confirm,
+    counting_progress,
     err,
     note,
     plural,
     table,
     warn,
+    working,
     wrong_usage,
 )
-from matador.cli.replay_target import (
-    WRONG,
-    LakeFilters,
-    ReplayWords,
-    check_filters,
-    load_replay_target,
-)
-from matador.cli.spark_options import SparkOptions, start_spark
+from matador.cli.resources import REDRIVE, failures_json
+from matador.cli.spark import SparkOptions, show_spark_logs, start_spark
 from matador.cli.store_options import LakeOptions, open_lake
-from matador.cli.stored_messages import complain_about, warn_held
+from matador.errors import ConfigurationError, EventNotRegisteredError
+from matador.events.app import Matador
+from matador.loading import load_target
+from matador.transports.base import Transport
 
 if TYPE_CHECKING:
+    from matador.jobs import Queue
     from matador.spark import Lake
     from matador.spark.replay.ledger import ReplayCount
     from matador.spark.replay.redrive import RedriveResult
     from matador.spark.replay.replay import ReplayResult
 
+
 _FROM_HERE = 100_000
 """Up to this many messages are sent by this process; above, each Spark core sends its share."""
+
+WRONG = (ConfigurationError, EventNotRegisteredError)
+"""Errors that count as wrong usage while a replay is chosen."""
 
 
 def replay(
@@ -182,7 +189,7 @@ def redrive(
     with wrong_usage(*WRONG), counting_progress("redrive") as show:
         done = source.redrive(target.target, **choice, progress=show)
     _report_redrive(common, done, target.words, dry_run=False)
-    if done.failed or done.held or (done.replayed is not None and done.replayed.failed):
+    if done.replayed is not None and done.replayed.failed:
         raise typer.Exit(FAILED)
 
 
@@ -260,7 +267,7 @@ def _report_redrive(
         "held": result.held,
         "missing": result.missing,
         "replayed": replayed,
-        "failed": [{"id": id_, "error": why} for id_, why in result.failed],
+        "failed": failures_json(result.failed),
     }
     if dry_run:
         remark = f"{plural(result.found, words.dead)} would be redriven"
@@ -276,9 +283,117 @@ def _report_redrive(
             f"{result.missing:,} more are in the lake but no longer in the broker; "
             f"--replay-missing sends them again"
         )
-    warn_held(result.held, "dead letter")
-    complain_about(result.failed, "redriven")
+    REDRIVE.report(result.failed, result.held, "dead letter")
 
 
 def _as_json(counts: Sequence[ReplayCount]) -> list[dict[str, Any]]:
     return [{"event": c.event_key, "subscriber": c.subscriber, "count": c.count} for c in counts]
+
+
+# -- what is replayed, and to what ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFilters:
+    """The options that choose rows of the lake, named as ``Lake.replay`` names them."""
+
+    event: Event = None
+    subscriber: Subscriber = None
+    name: Annotated[str | None, option("NAME", "Only jobs of this name, of a job queue.")] = None
+    since: Annotated[
+        str | None,
+        option("TIME", "Only from this time on, such as 2026-11-01 or 2026-11-01T08:00Z."),
+    ] = None
+    until: Annotated[str | None, option("TIME", "Only before this time.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayWords:
+    """The words that a command uses for events, or for jobs."""
+
+    columns: tuple[str, str]
+    one: str
+    dead: str
+    send: str
+    sent: str
+    found: str
+    left_out: str
+
+
+OF_EVENTS = ReplayWords(
+    ("event", "subscriber"),
+    one="message",
+    dead="dead letter",
+    send="send",
+    sent="sent",
+    found="events",
+    left_out="the application has no such subscriber",
+)
+OF_JOBS = ReplayWords(
+    ("job", "queue"),
+    one="job",
+    dead="failed job",
+    send="add",
+    sent="added",
+    found="jobs",
+    left_out="they need the results of other jobs, which the lake does not have",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayingTo:
+    """Where events or jobs are sent: an application, or a job queue."""
+
+    target: Matador | Queue
+    app: Matador | None
+    transport: Transport
+    words: ReplayWords
+
+
+def load_replay_target(common: Common, reference: str) -> ReplayingTo:
+    """The application or the job queue that a command names.
+
+    Raises:
+        UsageError: it is neither, or its messages are inside each process.
+    """
+    show_spark_logs(common.verbose)
+    target = imported(lambda: load_target(reference), logging.WARNING)
+    if isinstance(target, Matador):
+        require_shared(target)
+        return ReplayingTo(target, target, target.transport, OF_EVENTS)
+    from matador.spark.replay.jobs import check_shared
+
+    with wrong_usage(*WRONG):
+        transport = check_shared(target).provider.transport
+    return ReplayingTo(target, None, transport, OF_JOBS)
+
+
+def check_filters(target: ReplayingTo, filters: LakeFilters, to: str | None) -> None:
+    """Check the options before Spark starts, which takes a while.
+
+    Raises:
+        UsageError: one of them is invalid.
+    """
+    from matador.spark.replay.selection import check_subscriber, moment, target_of
+
+    app = target.app
+    if app is not None and filters.name is not None:
+        raise UsageError("--name is for the jobs of a queue: select events with --event")
+    for option_, value in (
+        ("event", filters.event),
+        ("subscriber", filters.subscriber),
+        ("to", to),
+    ):
+        if app is None and value is not None:
+            raise UsageError(f"--{option_} is for events: select the jobs of a queue with --name")
+    with wrong_usage(*WRONG):
+        for name, given in (("--since", filters.since), ("--until", filters.until)):
+            if given is not None:
+                moment(given, name)
+        if app is None:
+            return
+        if filters.event is not None:
+            app.schema.event(filters.event)
+        if filters.subscriber is not None:
+            check_subscriber(app, filters.subscriber)
+        target_of(app, to)

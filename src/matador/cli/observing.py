@@ -53,11 +53,11 @@ class Observing:
 
     @property
     def as_json(self) -> bool:
-        """Are log lines JSON?"""
+        """Whether log lines are JSON."""
         return self.log_format == "json"
 
     def check(self) -> None:
-        """Refuse options that would have no effect.
+        """Reject options that would have no effect.
 
         Raises:
             UsageError: there is an address for metrics, but no port.
@@ -89,7 +89,7 @@ class Observing:
         return line
 
     def hooks_for(self, receivers: Sequence[Service]) -> list[Hooks]:
-        """The metrics and the history that were asked for, to be added where they are missing.
+        """The hooks for the metrics and the history that the options ask for.
 
         Metrics that a receiver has are used for all.
 
@@ -115,7 +115,7 @@ class Observing:
     def endpoint(
         self, receivers: Sequence[Service], hooks: Sequence[Hooks], process: int | None
     ) -> MetricsServer | None:
-        """What serves the metrics and the health of all receivers, if it was asked for.
+        """The server of metrics and health checks; None if the options ask for none.
 
         Raises:
             UsageError: the port is taken, or the address is not one of this machine.

@@ -1,4 +1,4 @@
-"""What commands print: results, JSON, notes, warnings, errors and logs."""
+"""What commands print and ask: results, JSON, notes, errors, logs, confirmations and progress."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ import contextlib
 import json
 import logging
 import math
+import signal
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TextIO, cast
 
+import typer
 from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from matador._interrupt import INTERRUPTED as INTERRUPTED
-from matador.cli.safe_text import SafeConsole, tidy
-from matador.cli.streams import for_remarks, for_results
+from matador.cli.terminal import SafeConsole, for_remarks, for_results, tidy
 from matador.errors import MatadorError
 
 FAILED = 1
@@ -31,7 +41,7 @@ EXIT_CODES = (
     (INTERRUPTED, "interrupted by Ctrl-C before it was done"),
     (TERMINATED, "interrupted by SIGTERM before it was done"),
 )
-"""What the exit codes mean. The help and the reference page say the same."""
+"""The meanings of the exit codes, also for the help and the reference page."""
 
 _GAP = 2  # columns between those of a table
 _SHORT_NAME = 24  # columns that a name gets before numbers are left out
@@ -53,8 +63,8 @@ class UsageError(CommandError):
 
 
 @contextlib.contextmanager
-def wrong_usage(*errors: type[MatadorError]) -> Generator[None]:
-    """Errors of these types come from the command line.
+def wrong_usage(*errors: type[MatadorError], prefix: str = "") -> Generator[None]:
+    """Errors of these types come from the command line. Their texts follow a ``prefix``.
 
     Raises:
         UsageError: in place of such an error.
@@ -62,7 +72,7 @@ def wrong_usage(*errors: type[MatadorError]) -> Generator[None]:
     try:
         yield
     except errors as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{prefix}{error}") from error
 
 
 def out() -> Console:
@@ -111,7 +121,7 @@ def say_json(value: Any, indent: int | None = 2) -> None:
 
 
 def _as_json(value: Any) -> Any:
-    """The value with keys and numbers that JSON lacks turned into strings."""
+    """The value, with keys and numbers that JSON does not have as strings."""
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {key if isinstance(key, str) else str(key): _as_json(one) for key, one in items}
@@ -142,19 +152,30 @@ def _labelled(label: str, style: str, text: str) -> None:
     err().print(line, soft_wrap=True)
 
 
-def table(*columns: str, title: str | None = None, right: tuple[str, ...] = ()) -> Table:
-    """A table in the style of all commands; the columns in ``right`` hold numbers."""
+def table(
+    *columns: str, title: str | None = None, right: Sequence[str] = (), whole: Sequence[str] = ()
+) -> Table:
+    """A table in the style of all commands.
+
+    The columns in ``right`` hold numbers. Those, and the ones in ``whole``, are not wrapped.
+    """
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
-        numbers = column in right
         made.add_column(
             column,
             header_style="dim",
-            justify="right" if numbers else "left",
-            no_wrap=numbers,
+            justify="right" if column in right else "left",
+            no_wrap=column in right or column in whole,
             overflow="fold",
         )
     return made
+
+
+def number_cell(number: float | None, style: str = "", form: str = ",") -> Text:
+    """A number in a table: dim if it is 0, a dash if it is not known."""
+    if number is None:
+        return Text("–", "dim")
+    return Text(format(number, form), style if number else "dim")
 
 
 def fit(
@@ -192,7 +213,7 @@ def fit(
 
 
 def mark(fine: bool | None) -> Text:
-    """✓, ✗, or ! for what is neither."""
+    """✓ for True, ✗ for False, ! for None."""
     if fine is None:
         return Text("!", "yellow")
     return Text("✓", "green") if fine else Text("✗", "red")
@@ -263,8 +284,7 @@ def json_logs(fields: Mapping[str, object]) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Is it more than that the broker cannot be reached? A command that connects once reports that
-    itself."""
+    """Whether to print a record. A command that connects once reports connection errors itself."""
     return record.name != "matador.transport"
 
 
@@ -282,3 +302,54 @@ def show_logs(level: int, console: Console | None = None) -> None:
         if detailed:  # otherwise their transports say when pika's connections are refused
             logging.getLogger("pika").setLevel(logging.INFO)
         logging.getLogger("aiobotocore").setLevel(logging.INFO if detailed else logging.WARNING)
+
+
+# -- questions and progress -----------------------------------------------------------------------
+
+
+def confirm(question: str, otherwise: str) -> None:
+    """Ask for confirmation.
+
+    Raises:
+        typer.Exit: the answer was no. That is no failure.
+        UsageError: there is no terminal to ask on; ``otherwise`` says what would have been done.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{otherwise}; add --yes to skip the confirmation")
+    # An event loop would only note a Ctrl-C and keep waiting for the answer.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        err().print(f"{question}? [y/N] ", end="")
+        answer = sys.stdin.readline()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if answer.strip().lower() not in ("y", "yes"):
+        note("nothing was changed")
+        raise typer.Exit
+
+
+def working(text: str) -> AbstractContextManager[object]:
+    """A spinner on a terminal; nothing elsewhere."""
+    console = err()
+    return console.status(text) if console.is_terminal else nullcontext()
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """A progress display on a terminal, gone when it ends; nothing elsewhere."""
+    console = err()
+    return Progress(
+        TextColumn("{task.description}"),
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+@contextmanager
+def counting_progress(verb: str) -> Generator[Callable[[int, int], None]]:
+    """A progress bar, as a function that takes the number done and the total."""
+    with progress_bar(BarColumn(), MofNCompleteColumn()) as bar:
+        task = bar.add_task(verb, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

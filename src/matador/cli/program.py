@@ -12,25 +12,23 @@ from typing import Annotated
 import typer
 
 import matador
-from matador.cli.channels import channels
 from matador.cli.commands import Commands, epilog
 from matador.cli.completion import join_bash_words
 from matador.cli.dashboard import dashboard
-from matador.cli.dead_letters import dead_letters
 from matador.cli.docs import docs, schema
-from matador.cli.doctor import doctor
+from matador.cli.doctor import channels, doctor
 from matador.cli.jobs import jobs
 from matador.cli.journal import journal
 from matador.cli.lake import lake
-from matador.cli.messages import messages
+from matador.cli.messages import dead_letters, messages
 from matador.cli.output import EXIT_CODES, FAILED, INTERRUPTED, TERMINATED, complain
 from matador.cli.queues import queues
 from matador.cli.send import send
 from matador.cli.send_test_event import run as run_event
 from matador.cli.send_test_event import send_test_event
 from matador.cli.spark import spark
-from matador.cli.streams import OutputError, flush_streams, prepare_streams
 from matador.cli.tail import tail
+from matador.cli.terminal import OutputError, flush_streams, prepare_streams
 from matador.cli.top import top
 from matador.cli.topology import topology
 from matador.cli.worker import worker
@@ -165,9 +163,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _interrupted_by_sigterm(terminated: threading.Event) -> Generator[None]:
-    """Treat SIGTERM like Ctrl-C, so that every command shuts down cleanly; set once it came.
+    """Treat SIGTERM like Ctrl-C, so that every command shuts down cleanly; sets ``terminated``.
 
-    May raise ``KeyboardInterrupt`` itself: at its beginning, and at its end.
+    May raise ``KeyboardInterrupt`` itself, at its beginning and at its end.
     """
 
     def interrupt(number: int, frame: object) -> None:

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from matador.cli.commands import Commands, Connecting, File, epilog, flag, option
 from matador.cli.completion import names_of
-from matador.cli.output import CommandError, fit, out, say_json_line, wrong_usage
+from matador.cli.output import CommandError, fit, number_cell, out, say_json_line, wrong_usage
 from matador.cli.receivers import chosen_queues
+from matador.cli.resources import show_paused
 from matador.errors import ConfigurationError, QueueNotFoundError
 from matador.events.queue_counts import QueueCounts
 from matador.model.message import QueueDepth
 from matador.observe.sources import Source
 from matador.runtime.few_at_once import few_at_once
 
-STATE = "state"
-"""The column of ``state_of``, where there is something to say."""
 _LEAST = ("in flight", "delayed", "dead letters")
-
-Counted: TypeAlias = Sequence[tuple[Source, QueueCounts]]
-"""Queues with their counts, and whose they are."""
-
 
 queues = Commands(
     "Show how many messages each queue holds, and pause or resume queues.\n\n"
@@ -67,8 +65,8 @@ def list_queues(
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_watch(seen, interval, common))
     else:
-        counts = asyncio.run(_look(seen, common))
-        common.show({"queues": _as_json(counts)}, _as_table(counts))
+        rows = asyncio.run(_look(seen, common))
+        common.show(_as_json(rows), _as_view(rows))
 
 
 @queues.add("matador queues pause shop.py events")
@@ -89,9 +87,7 @@ def resume(file: File, queue: QueueName, *, common: Connecting) -> None:
 
 def _set_paused(common: Connecting, file: str, queue: str, paused: bool) -> None:
     seen = common.sources(file)
-    name = asyncio.run(_pause(common, seen, queue, paused))
-    text = f"{name} is paused" if paused else f"{name} is not paused"
-    common.show({"queue": name, "paused": paused}, text)
+    show_paused(common, asyncio.run(_pause(common, seen, queue, paused)), paused)
 
 
 async def _pause(common: Connecting, seen: Sequence[Source], queue: str, paused: bool) -> str:
@@ -99,7 +95,7 @@ async def _pause(common: Connecting, seen: Sequence[Source], queue: str, paused:
 
     Raises:
         UsageError: there is no such queue.
-        CommandError: it is declared, but nobody has made it yet.
+        CommandError: it is declared, but does not exist yet.
         UnsupportedError: the transport cannot pause queues.
     """
     known = [
@@ -122,96 +118,122 @@ async def _pause(common: Connecting, seen: Sequence[Source], queue: str, paused:
     return name
 
 
-async def counted(seen: Sequence[Source]) -> list[tuple[Source, QueueCounts]]:
-    """The counts of all queues of connected sources."""
-    found = await few_at_once(Source.counts, seen)
-    return [(source, one) for source, counts in zip(seen, found, strict=True) for one in counts]
-
-
-async def _look(seen: Sequence[Source], common: Connecting) -> Counted:
+async def _look(seen: Sequence[Source], common: Connecting) -> list[QueueRow]:
     async with common.connected(seen):
         return await counted(seen)
 
 
 async def _watch(seen: Sequence[Source], interval: float, common: Connecting) -> None:
+    console = out()
+    live = console.is_terminal and not common.as_json
     async with common.connected(seen):
-        if common.as_json:
+        with Live(console=console, auto_refresh=False) if live else nullcontext() as view:
             while True:
-                say_json_line({"queues": _as_json(await counted(seen))})
-                await asyncio.sleep(interval)
-        console = out()
-        if not console.is_terminal:  # somebody reads it, perhaps until there is enough
-            while True:
-                console.print(_as_table(await counted(seen)))
-                await asyncio.sleep(interval)
-        with Live(console=console, auto_refresh=False) as live:
-            while True:
-                live.update(_as_table(await counted(seen)), refresh=True)
+                rows = await counted(seen)
+                if view is not None:
+                    view.update(_as_view(rows), refresh=True)
+                elif common.as_json:
+                    say_json_line(_as_json(rows))
+                else:  # a program reads it, perhaps only the first lines
+                    console.print(_as_view(rows))
                 await asyncio.sleep(interval)
 
 
-def _as_json(counts: Counted) -> list[dict[str, object]]:
-    return [
-        {
-            "queue": one.queue,
-            "way": source.way,
-            "exists": one.depth is not None,
-            "waiting": one.depth and one.depth.ready,
-            "delayed": _others(one.depth)[0],
-            "in_flight": _others(one.depth)[1],
-            "dead_letters": one.dead_letters,
-            "paused": one.paused,
+# -- rows -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """The counts of a queue at one moment, and its source. None: not known."""
+
+    source: Source
+    counts: QueueCounts
+
+    @property
+    def queue(self) -> str:
+        """Its full name."""
+        return self.counts.queue
+
+    @property
+    def depth(self) -> QueueDepth | None:
+        """The number of messages in each state; None if the queue does not exist."""
+        return self.counts.depth
+
+    @property
+    def exists(self) -> bool:
+        """Whether the broker has the queue."""
+        return self.depth is not None
+
+    @property
+    def numbers(self) -> dict[str, int | None]:
+        """The number of messages in each state, as ``--json`` names them."""
+        depth = self.depth
+        if depth is None:
+            return {"waiting": None, "delayed": None, "in_flight": None}
+        return {
+            "waiting": depth.ready,
+            "delayed": None if "delayed" in depth.unknown else depth.delayed,
+            "in_flight": None if "in_flight" in depth.unknown else depth.in_flight,
         }
-        for source, one in counts
+
+    @property
+    def letters(self) -> int | None:
+        """The number of dead letters of all kinds."""
+        known = [number for number in self.counts.dead_letters.values() if number is not None]
+        return sum(known) if known else None
+
+    def cells(self) -> dict[str, Text]:
+        """The columns that every table of queues has."""
+        numbers = {name.replace("_", " "): number for name, number in self.numbers.items()}
+        cells = {name: number_cell(number) for name, number in numbers.items()}
+        return {**cells, "dead letters": number_cell(self.letters, "bold red")}
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields that ``--json`` prints."""
+        return {
+            "queue": self.queue,
+            "exists": self.exists,
+            **self.numbers,
+            "dead_letters": self.counts.dead_letters,
+            "paused": self.counts.paused,
+        }
+
+
+async def counted(seen: Sequence[Source]) -> list[QueueRow]:
+    """All queues of connected sources."""
+    found = await few_at_once(Source.counts, seen)
+    return [
+        QueueRow(source, one) for source, counts in zip(seen, found, strict=True) for one in counts
     ]
 
 
-def _as_table(counted: Counted) -> Group:
-    counts = [one for _, one in counted]
-    cells: dict[str, list[Text]] = {}
+def queue_table(
+    rows: Sequence[QueueRow], cells: Sequence[Mapping[str, Text]], width: int, least: Sequence[str]
+) -> tuple[Table, list[str]]:
+    """A table with one line per queue, and the columns that do not fit. See ``fit``."""
+    columns: dict[str, list[Text]] = {}
+    if any(row.counts.paused or not row.exists for row in rows):
+        columns["state"] = [_state(row) for row in rows]
+    for line in cells:
+        for column, cell in line.items():
+            columns.setdefault(column, []).append(cell)
+    names = [Text(row.queue, "bold" if row.exists else "") for row in rows]
+    return fit(width, names, columns, least, "queue")
 
-    def add(column: str, cell: Text) -> None:
-        cells.setdefault(column, []).append(cell)
 
-    names = [Text(one.queue, "" if one.depth is None else "bold") for one in counts]
-    if any(one.paused or one.depth is None for one in counts):
-        cells[STATE] = [state_of(one.depth is not None, one.paused) for one in counts]
-    for one in counts:
-        add("waiting", Text("–", "dim") if one.depth is None else _number(one.depth.ready))
-        for column, number in zip(("delayed", "in flight"), _others(one.depth), strict=True):
-            add(column, _number(number))
-        add("dead letters", _number(_letters(one), "bold red"))
-    made, left_out = fit(out().width, names, cells, _LEAST, "queue")
+def _state(row: QueueRow) -> Text:
+    if not row.exists:
+        return Text("missing", "red")
+    return Text("paused", "bold yellow") if row.counts.paused else Text()
+
+
+def _as_json(rows: Sequence[QueueRow]) -> dict[str, Any]:
+    return {"queues": [{**row.as_json(), "way": row.source.way} for row in rows]}
+
+
+def _as_view(rows: Sequence[QueueRow]) -> Group:
+    made, left_out = queue_table(rows, [row.cells() for row in rows], out().width, _LEAST)
     if not left_out:
         return Group(made)
     remark = f"the terminal is too narrow for: {', '.join(left_out)}"
     return Group(made, Text(remark, "dim"))
-
-
-def _letters(counts: QueueCounts) -> int | None:
-    """How many dead letters of all kinds there are; None if that is not known."""
-    known = [number for number in counts.dead_letters.values() if number is not None]
-    return sum(known) if known else None
-
-
-def state_of(exists: bool, paused: bool | None) -> Text:
-    """What a table says of a queue that is not simply there."""
-    if not exists:
-        return Text("missing", "red")
-    return Text("paused", "bold yellow") if paused else Text()
-
-
-def _others(depth: QueueDepth | None) -> tuple[int | None, int | None]:
-    """The numbers of delayed and in-flight messages, as far as the broker tells them."""
-    if depth is None:
-        return None, None
-    return (
-        None if "delayed" in depth.unknown else depth.delayed,
-        None if "in_flight" in depth.unknown else depth.in_flight,
-    )
-
-
-def _number(number: int | None, style: str = "") -> Text:
-    if number is None:
-        return Text("–", "dim")
-    return Text(f"{number:,}", style if number else "dim")

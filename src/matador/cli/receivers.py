@@ -1,25 +1,35 @@
-"""What a FILE has that receives messages: applications, job queues and workers, RPC servers,
-subscribers and queue services. All commands that accept every way in find it here.
+"""What a FILE has that receives messages, and what it receives.
+
+Applications, job queues and workers, RPC servers, subscribers and queue services: all commands that
+accept every way in find them here.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
+from matador.catalog.contents import Catalogue, MessageType, Receiver, Wire
 from matador.channels import QueueService
-from matador.cli.catalogue import contents_of
 from matador.cli.connection import imported, in_process, require_shared
 from matador.cli.output import UsageError, note, warn, wrong_usage
+from matador.codec.headers import HeaderCodec
 from matador.errors import ConfigurationError, QueueNotFoundError
 from matador.events.app import Matador
 from matador.jobs import Queue, Worker
+from matador.jobs.functions import JobFunction
 from matador.loading import load_objects
 from matador.model.options import suggestion
+from matador.model.subscriber import SubscriberStub
 from matador.model.topology import WorkQueue
 from matador.observe.sources import KINDS, Runner, Source, Target, sources
+from matador.pubsub import Subscriber as PubSubSubscriber
+from matador.rpc import RpcServer
+from matador.runtime.functions import MessageFunction
 from matador.transports.base import Measuring
 
 NOUN = "application, job queue, worker, RPC server, subscriber or queue service"
@@ -36,7 +46,7 @@ class Found:
 
 
 def find(reference: str, level: int = logging.WARNING) -> Found:
-    """What a command is about. See ``connection.imported``.
+    """The receivers that a command is about. See ``connection.imported``.
 
     Raises:
         UsageError: there is no such file, module or attribute, or it is something else.
@@ -47,7 +57,7 @@ def find(reference: str, level: int = logging.WARNING) -> Found:
 
 
 def to_run(found: Found, queues: str | None) -> list[Runner]:
-    """What a worker is to run. ``queues`` (of ``--queues``) are those of the applications.
+    """The receivers that a worker runs. ``queues`` (of ``--queues``) are for applications.
 
     An application or a service that only sends is left out unless it was named. A queue with
     declared jobs gets a worker if it has none.
@@ -72,8 +82,7 @@ def to_run(found: Found, queues: str | None) -> list[Runner]:
             else:
                 idle.append(f"{name} declares no jobs")
         elif isinstance(one, Matador) and not one.consume_from:
-            known = ",".join(queue.name for queue in one.topology.queues)
-            reason = f"{name} consumes no queue (consume_from is empty): add --queues {known}"
+            reason = consumes_nothing(name, one)
             if found.named:
                 raise UsageError(reason)
             idle.append(reason)
@@ -87,8 +96,14 @@ def to_run(found: Found, queues: str | None) -> list[Runner]:
     return chosen
 
 
+def consumes_nothing(name: str, app: Matador) -> str:
+    """The error text for an application that consumes no queue."""
+    known = ",".join(queue.name for queue in app.topology.queues)
+    return f"{name} consumes no queue (consume_from is empty): add --queues {known}"
+
+
 def consume(apps: Sequence[Matador], given: str) -> None:
-    """Have applications consume the queues of ``--queues``, each one those that it has.
+    """Make each application consume those queues of ``--queues`` that it has.
 
     Raises:
         UsageError: there are no queues or no applications, or a queue is unknown to all of them.
@@ -112,7 +127,7 @@ def consume(apps: Sequence[Matador], given: str) -> None:
 
 
 def _require_reachable(receivers: Sequence[Runner]) -> None:
-    """Check that somebody can send to them.
+    """Check that other processes can send to them.
 
     Raises:
         UsageError: all of them keep messages inside this process, and nothing here sends.
@@ -126,7 +141,7 @@ def _require_reachable(receivers: Sequence[Runner]) -> None:
 
 
 def look_at(reference: str, level: int = logging.WARNING) -> list[Source]:
-    """What a command looks at: everything of a reference whose messages other processes can see.
+    """The sources that a reference names, if other processes can see their messages.
 
     Raises:
         UsageError, CommandError: see ``find``; or there is nothing to look at.
@@ -169,7 +184,7 @@ def chosen_queues(seen: Sequence[Source], name: str | None) -> list[tuple[Source
 
 
 def warn_of_unknown(seen: Sequence[Source], event: str | None, subscriber: str | None) -> None:
-    """Say which names the code does not know. Messages may have them all the same, from before."""
+    """Warn of names that the code does not have. Older messages may have them all the same."""
     contents = contents_of(one.service for one in seen)
     keys = {name for one in contents.messages.values() for name in (one.key, *one.aliases)}
     events = sorted({*keys, *(key.rpartition("/")[2] for key in keys)})
@@ -180,7 +195,7 @@ def warn_of_unknown(seen: Sequence[Source], event: str | None, subscriber: str |
 
 
 async def waiting(runner: Runner, queue: str | None = None) -> int | None:
-    """How many messages wait for something that runs; None if the broker does not tell.
+    """The number of messages that wait for a receiver; None if the broker does not report it.
 
     ``queue``: the full name of one of its queues; None: it has one.
     """
@@ -196,3 +211,145 @@ async def waiting(runner: Runner, queue: str | None = None) -> int | None:
         return None
     depth = await transport.depth(name)
     return depth.ready + depth.delayed
+
+
+# -- what they receive ----------------------------------------------------------------------------
+
+
+def catalogue_of(
+    main: object, module: ModuleType, title: str | None = None, version: str | None = None
+) -> Catalogue:
+    """The catalogue of an object and of everything else in its module.
+
+    Args:
+        main: what the command was given; it names the catalogue.
+        module: where it was found.
+        title: None: the namespace of the application, or the module's name.
+        version: None: ``__version__`` of the module, or ``0``.
+    """
+    objects = [main, *(one for one in vars(module).values() if one is not main)]
+    found = contents_of({id(one): one for one in objects if isinstance(one, KINDS)}.values())
+    if title is None:
+        named = module.__name__.removeprefix("_matador_app_")
+        title = main.topology.namespace if isinstance(main, Matador) else named
+    if version is None:
+        version = str(getattr(module, "__version__", "0"))
+    return Catalogue(title, version, tuple(found.messages.values()), tuple(found.receivers))
+
+
+def contents_of(receivers: Iterable[Target]) -> Contents:
+    """The messages and functions of receivers, in their order."""
+    found = Contents()
+    for one in receivers:
+        found.add(one)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Messages, each once, and the functions that receive them."""
+
+    messages: dict[tuple[str, str], MessageType] = field(
+        default_factory=dict[tuple[str, str], MessageType]
+    )
+    receivers: list[Receiver] = field(default_factory=list[Receiver])
+
+    def add(self, source: Target) -> None:
+        """Add the messages and functions of one receiver."""
+        if isinstance(source, Matador):
+            self._add_events(source)
+        elif isinstance(source, Queue):
+            self._add_jobs(source.name, source.declared.items())
+        elif isinstance(source, Worker):
+            self._add_jobs(source.queue, source.functions.items())
+        elif isinstance(source, RpcServer):
+            self._add_commands(source)
+        elif isinstance(source, PubSubSubscriber):
+            self._add_subscriber(source)
+        else:
+            self._add_channels(source)
+
+    def _message(self, made: MessageType) -> MessageType:
+        """The message of that kind and key: the first one counts, and is the same for all."""
+        return self.messages.setdefault((made.kind, made.key), made)
+
+    def _receive(self, receiver: Receiver) -> None:
+        if receiver not in self.receivers:  # a queue and its worker name the same jobs
+            self.receivers.append(receiver)
+
+    def _add_events(self, app: Matador) -> None:
+        wire: Wire = "headers" if isinstance(app.codec, HeaderCodec) else "envelope"
+        for event, subscribers in app.schema:
+            message = self._message(
+                MessageType(
+                    "event",
+                    event.key,
+                    event.description,
+                    event.payload,
+                    event.aliases,
+                    wire,
+                    app.codec.content_type,
+                    event.metadata_type,
+                )
+            )
+            for one in subscribers:
+                queue = app.topology.queue(one.queue or app.topology.default_queue.name)
+                details = {"idempotent": one.idempotent, "importance": one.importance}
+                if one.delivery is not None:
+                    details["delivery"] = one.delivery
+                self._receive(
+                    Receiver(
+                        one.name,
+                        one.description,
+                        message,
+                        app.topology.full_name(queue.name),
+                        isinstance(one, SubscriberStub),
+                        details=details,
+                    )
+                )
+
+    def _add_jobs(self, queue: str, functions: Any) -> None:
+        jobs: Iterator[tuple[str | None, JobFunction]] = iter(functions)
+        for name, function in jobs:
+            label = "any job" if name is None else name
+            about = _first_line(function.function)
+            message = self._message(
+                MessageType("job", f"{queue}/{label}", about or label, function.takes)
+            )
+            reply = None
+            if function.returns not in (Any, None, type(None)):
+                reply = MessageType(
+                    "reply", f"{queue}/{label}", f"The result of {label}.", function.returns
+                )
+            self._receive(Receiver(label, about, message, queue, reply=reply))
+
+    def _add_commands(self, server: RpcServer) -> None:
+        for command, function in server.functions.items():
+            about = _first_line(function.function)
+            key = f"{server.queue}/{command}"
+            message = self._message(MessageType("command", key, about or command, function.takes))
+            reply = MessageType("reply", key, f"The reply to {command}.", function.returns)
+            self._receive(Receiver(command, about, message, server.queue, reply=reply))
+
+    def _add_subscriber(self, subscriber: PubSubSubscriber) -> None:
+        # The queue of a broadcast has another name in each process.
+        exchange = subscriber.exchange.name
+        queue = f"{exchange}.*" if subscriber.is_broadcast else subscriber.queue
+        for pattern, route in subscriber.bindings:
+            self._add_function(f"{exchange}/{pattern}", route.handler, queue, route.function)
+
+    def _add_channels(self, service: QueueService) -> None:
+        for queue, (consumer, function) in service.consumers.items():
+            key = f"{consumer.channel}/{consumer.name}"
+            self._add_function(key, function.name, queue, function)
+
+    def _add_function(self, key: str, name: str, queue: str, function: MessageFunction) -> None:
+        about = _first_line(function.function)
+        message = self._message(MessageType("message", key, about or key, function.takes))
+        self._receive(Receiver(name, about, message, queue))
+
+
+def _first_line(function: Callable[..., Any]) -> str:
+    """The first paragraph of a function's docstring, as one line."""
+    text = inspect.getdoc(function) if inspect.isroutine(function) else None
+    return " ".join((text or "").split("\n\n")[0].split())

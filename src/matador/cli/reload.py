@@ -4,7 +4,7 @@ Files are found by looking at their times of change, twice a second. That needs 
 also works where the system does not report changes: on network drives, and in containers.
 
 The worker is stopped gracefully. It is not restarted without a change: one that fails at startup
-waits until somebody has edited a file. A file that cannot be parsed stops nothing.
+waits until a file has changed. A file that cannot be parsed stops nothing.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _log(line: str) -> None:
 
 
 def _files(folders: Sequence[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:
-    """The source files in folders, without those of other people: environments, caches, builds."""
+    """The source files in folders, without environments, caches and builds."""
     number = 0
     for folder in folders:
         for where, inner, names in os.walk(folder):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from matador.cli.commands import App, Common, Connecting, DryRun, Timeout, option
@@ -19,12 +21,13 @@ from matador.cli.event_input import (
     read_json,
     read_json_object,
 )
-from matador.cli.hook_trace import hook_trace
 from matador.cli.output import FAILED, err, mark, plural, table, warn, wrong_usage
+from matador.cli.terminal import tidy
 from matador.errors import ConfigurationError, EventNotRegisteredError
 from matador.events.app import Matador
 from matador.events.fanout import Order
 from matador.model.sending import SendOptions, SendResult
+from matador.runtime.hooks import Hooks
 
 
 def send(
@@ -85,7 +88,7 @@ def send(
 
 
 async def plan(app: Matador, sent: EventInput) -> Order:
-    """What sending the event would do. Raises what sending would."""
+    """The result of a dry run. Raises the errors that sending would raise."""
     return await app.plan_send(sent.key, sent.data, options=SendOptions(**sent.options))
 
 
@@ -166,3 +169,44 @@ def _show_result(common: Common, result: SendResult) -> None:
 
 def _skipped(number: int) -> str:
     return f"{plural(number, 'subscriber')} skipped: not enabled" if number else ""
+
+
+# -- hooks, for --verbose -------------------------------------------------------------------------
+
+
+_DETAILS: dict[str, Callable[[Any], str]] = {
+    "on_enqueue_success": lambda event: f"stored in {event.queue}",
+    "on_enqueue_warning": lambda event: event.text,
+    "on_enqueue_error": lambda event: str(event.error),
+    "on_transport_fallback": lambda event: f"{event.failed} → {event.next}: {event.error}",
+    "on_worker_before_process": lambda event: f"from {event.queue}",
+    "on_worker_success": lambda event: f"{event.duration_ms:.1f} ms, returned {event.result!r}",
+    "on_worker_error": lambda event: (
+        f"{type(event.error).__name__}: {event.error}; {event.decision}"
+    ),
+    "on_decode_error": lambda event: f"{event.queue}: {event.error}",
+    "on_connection_state_change": lambda event: f"{event.transport}: {event.state.status}",
+    "on_checkpoint_loaded": lambda event: f"{event.subscriber}: {event.steps} steps",
+    "on_checkpoint_hit": lambda event: f"{event.subscriber}: {event.step}",
+    "on_checkpoint_miss": lambda event: f"{event.subscriber}: {event.step}",
+    "on_checkpoint_cleared": lambda event: f"{event.subscriber}: {event.reason}",
+}
+"""What is printed of each hook's event."""
+
+
+def hook_trace(console: Console) -> Hooks:
+    """Hooks that print one line per call."""
+
+    def printing(hook: str, details: Callable[[Any], str]) -> Callable[[Hooks, Any], None]:
+        def print_line(_: Hooks, event: Any) -> None:
+            envelope = getattr(event, "envelope", None)
+            of = ""
+            if envelope is not None and hook != "on_decode_error":
+                of = f"{envelope.docket.event_key} → {envelope.docket.target_subscriber}: "
+            line = Text.assemble((f"{hook:<27}", "cyan"), of, tidy(details(event)))
+            console.print(line, soft_wrap=True)
+
+        return print_line
+
+    methods = {hook: printing(hook, details) for hook, details in _DETAILS.items()}
+    return type("HookTrace", (Hooks,), methods)()

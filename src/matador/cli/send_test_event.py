@@ -21,10 +21,9 @@ from matador.cli.event_input import (
     event_input,
     read_event,
 )
-from matador.cli.hook_trace import hook_trace
 from matador.cli.output import FAILED, CommandError, err, mark, plural, table, warn, wrong_usage
 from matador.cli.sample_payloads import sample_payload
-from matador.cli.send import plan
+from matador.cli.send import hook_trace, plan
 from matador.errors import EventNotRegisteredError
 from matador.events.app import Matador
 from matador.events.fanout import Order
@@ -43,7 +42,7 @@ from matador.transports.memory import MemoryTransport
 
 @dataclass(slots=True)
 class _Run:
-    """The first attempt at one message; ``fine`` is None until it is over."""
+    """The first attempt at one message; ``fine`` is None until it ends."""
 
     event: str
     subscriber: str
@@ -53,7 +52,7 @@ class _Run:
 
 
 class _Trial(Hooks):
-    """Watches all messages until the first attempt at each is over."""
+    """Watches all messages until the first attempt at each has ended."""
 
     def __init__(self) -> None:
         self.runs: dict[str, _Run] = {}
@@ -140,7 +139,7 @@ def send_test_event(
 
 
 def _try(target: Matador, sent: EventInput, dry_run: bool, timeout: float, common: Common) -> None:
-    """Run an event through the subscribers of an application, and show what came of it.
+    """Run an event through the subscribers of an application, and show the results.
 
     Raises:
         UsageError: there is no such event.

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from matador.cli.output import INTERRUPTED, TERMINATED, results
-from matador.cli.streams import no_errors, output_errors
+from matador.cli.terminal import no_errors, output_errors
 from matador.transports.kit.backoff import Backoff
 
 log = logging.getLogger("matador.supervisor")
@@ -31,7 +31,7 @@ _SETTLED_AFTER = 60.0
 _GIVE_UP_AFTER = 5
 _ENDED_BY_SIGNAL = (0, -signal.SIGTERM, -signal.SIGINT, TERMINATED, INTERRUPTED)
 _LONGEST_LINE = 1 << 16
-# Signals of crashes; any other was sent by somebody.
+# Signals of crashes; any other was sent by another process.
 _OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
@@ -46,16 +46,18 @@ def supervise(
     return asyncio.run(_Supervisor(command, prefixed, prefixed_logs).run(processes))
 
 
-def stop_with_supervisor(heard: Callable[[str], None] = lambda line: None) -> None:
-    """In a child: shut down cleanly when the supervisor is gone. ``heard`` gets its lines, in a
-    thread."""
+def stop_with_supervisor(on_line: Callable[[str], None] = lambda line: None) -> None:
+    """In a child: shut down cleanly when the supervisor ends.
+
+    A thread passes each line that the supervisor writes to ``on_line``.
+    """
 
     def watch() -> None:
         rest = b""
         while data := os.read(sys.stdin.fileno(), 4096):
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                heard(line.decode("utf-8", "replace"))
+                on_line(line.decode("utf-8", "replace"))
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="matador-supervisor-watch", daemon=True).start()

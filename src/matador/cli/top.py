@@ -9,8 +9,10 @@ import sys
 import termios
 import time
 import tty
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from rich.console import Group
 from rich.live import Live
@@ -18,15 +20,18 @@ from rich.table import Table
 from rich.text import Text
 
 from matador.cli.commands import Connecting, File, flag, option
-from matador.cli.output import fit, note, out, plural, say_json_line
-from matador.cli.queue_activity import QueueActivity, QueueRow, as_json
-from matador.cli.queues import STATE, state_of
+from matador.cli.output import note, number_cell, out, plural, say_json_line
+from matador.cli.queues import QueueRow, counted, queue_table
 from matador.errors import MatadorError
-from matador.observe.sources import Source
+from matador.observe.journal.follow import JournalFollower
+from matador.observe.journal.records import DeliveryRecord, Record, SentRecord
+from matador.observe.sources import Source, journals_of
+from matador.runtime.few_at_once import few_at_once
 
 _QUIT = (b"q", b"Q", b"\x1b")
 _UP, _DOWN = (b"\x1b[A", b"\x1bOA", b"k"), (b"\x1b[B", b"\x1bOB", b"j")
 _REFRESH = 0.1
+_WORKER_LIVES = 60.0  # seconds after its last record
 _AROUND = 4  # lines of the screen that are neither queues nor below them
 _LEAST = (
     "workers", "delayed", "sent/s", "change/s", "failed/s", "in flight", "handled/s", "oldest",
@@ -71,7 +76,7 @@ async def _run(seen: Sequence[Source], once: bool, interval: float, common: Conn
                 note(f"cannot look at the queues for now: {error}", style="yellow")
                 continue
             if as_json_lines:
-                say_json_line({"queues": [as_json(row) for row in rows]})
+                say_json_line({"queues": [one.as_json() for one in rows]})
             else:
                 out().print(_as_table(rows, activity.has_journal, out().width))
             if once:
@@ -81,7 +86,7 @@ async def _run(seen: Sequence[Source], once: bool, interval: float, common: Conn
 class _Screen:
     """The view on a terminal: looks at the queues, and listens to the keyboard."""
 
-    def __init__(self, activity: QueueActivity, interval: float, rows: Sequence[QueueRow]) -> None:
+    def __init__(self, activity: QueueActivity, interval: float, rows: Sequence[Activity]) -> None:
         self._activity, self._interval = activity, interval
         self._rows = rows
         self._selected = 0
@@ -167,61 +172,45 @@ def _keys(pressed: Callable[[bytes], None]) -> Generator[None]:
 
 
 def _as_table(
-    rows: Sequence[QueueRow], has_journal: bool, width: int, selected: int | None = None
+    rows: Sequence[Activity], has_journal: bool, width: int, selected: int | None = None
 ) -> Table:
-    cells: dict[str, list[Text]] = {}
-
-    def add(column: str, cell: Text) -> None:
-        cells.setdefault(column, []).append(cell)
-
-    if any(row.paused or not row.exists for row in rows):
-        cells[STATE] = [state_of(row.exists, row.paused) for row in rows]
-    for row in rows:
-        add("waiting", _number(row.waiting))
-        add("delayed", _number(row.delayed))
-        add("in flight", _number(row.in_flight))
-        add("oldest", _age(row.oldest))
-        if has_journal:
-            add("sent/s", _rate(row.sent))
-            add("handled/s", _rate(row.handled))
-            add("failed/s", Text(f"{row.failed or 0:,.1f}", "yellow" if row.failed else "dim"))
-        else:
-            change = row.change
-            add("change/s", Text("–", "dim") if change is None else Text(f"{change:+,.1f}"))
-        dead = sum(value or 0 for value in row.dead_letters.values())
-        add("dead letters", Text(f"{dead:,}", "bold red" if dead else "dim"))
-        if has_journal:
-            add("workers", _number(row.workers))
-    names = [Text(row.queue, "bold" if row.exists else "red") for row in rows]
-    made, _ = fit(width, names, cells, _LEAST, "queue")
+    cells = [_cells(one, has_journal) for one in rows]
+    made, _ = queue_table([one.row for one in rows], cells, width, _LEAST)
     made.columns[0].no_wrap, made.columns[0].overflow = True, "ellipsis"  # a line for each queue
     if selected is not None and rows:
         made.rows[selected].style = "reverse"
     return made
 
 
-def _details(row: QueueRow) -> Text:
+def _cells(one: Activity, has_journal: bool) -> dict[str, Text]:
+    cells = one.row.cells()
+    del cells["dead letters"]  # which come after the rates here
+    cells["oldest"] = _age(one.oldest)
+    if has_journal:
+        cells["sent/s"] = number_cell(one.sent, form=",.1f")
+        cells["handled/s"] = number_cell(one.handled, form=",.1f")
+        cells["failed/s"] = number_cell(one.failed or 0.0, "yellow", ",.1f")
+    else:
+        cells["change/s"] = number_cell(one.change, form="+,.1f")
+    cells["dead letters"] = number_cell(one.row.letters or 0, "bold red")
+    if has_journal:
+        cells["workers"] = number_cell(one.workers)
+    return cells
+
+
+def _details(one: Activity) -> Text:
+    row = one.row
     if not row.exists:
         return Text(f"{row.queue} does not exist yet", "red")
     letters = ", ".join(
         f"{'–' if number is None else f'{number:,}'} {kind}"
-        for kind, number in row.dead_letters.items()
+        for kind, number in row.counts.dead_letters.items()
     )
     line = Text(row.queue, "bold")
     line.append(f": dead letters: {letters or 'none are kept'}", "not bold")
-    if row.paused:
+    if row.counts.paused:
         line.append("; paused: no worker receives", "yellow")
     return line
-
-
-def _number(number: int | None) -> Text:
-    if number is None:
-        return Text("–", "dim")
-    return Text(f"{number:,}", "" if number else "dim")
-
-
-def _rate(rate: float | None) -> Text:
-    return Text("–", "dim") if rate is None else Text(f"{rate:,.1f}", "" if rate else "dim")
 
 
 def _age(seconds: float | None) -> Text:
@@ -232,3 +221,125 @@ def _age(seconds: float | None) -> Text:
         if seconds >= 2 * length:
             return Text(f"{seconds / length:,.0f} {unit}", "yellow")
     return Text(f"{seconds:,.0f} s", "" if seconds >= 1 else "dim")
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The counts and rates of a queue. None: not known.
+
+    ``oldest`` is the age of the oldest due message in seconds. Rates are per second: what was sent,
+    handled and failed is known from a journal, ``change`` is that of the depth.
+    """
+
+    row: QueueRow
+    oldest: float | None
+    sent: float | None
+    handled: float | None
+    failed: float | None
+    change: float | None
+    workers: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields that ``--json`` prints."""
+        measured = {
+            "oldest_seconds": self.oldest,
+            "sent_per_second": self.sent,
+            "handled_per_second": self.handled,
+            "failed_per_second": self.failed,
+            "change_per_second": self.change,
+        }
+        rounded = {name: one if one is None else round(one, 3) for name, one in measured.items()}
+        return {**self.row.as_json(), **rounded, "workers": self.workers}
+
+
+class QueueActivity:
+    """Measures all queues, repeatedly. The first measurement has no rates."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        folders = dict.fromkeys(one.folder for one in journals_of(sources))
+        self._followers = [JournalFollower(folder) for folder in folders]
+        self._workers: dict[str, dict[str, float]] = {}
+        self._depths: dict[str, int] = {}
+        self._looked_at: float | None = None
+
+    @property
+    def title(self) -> str:
+        """The names of the sources and their transports."""
+        names = dict.fromkeys(
+            f"{one.topology.namespace if one.way == 'events' else one.name} on {one.transport.name}"
+            for one in self._sources
+        )
+        return ", ".join(names)
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether a journal records what is sent and handled."""
+        return bool(self._followers)
+
+    async def look(self) -> list[Activity]:
+        """All queues as they are now.
+
+        Raises:
+            MatadorError: the broker cannot be asked.
+        """
+        rows = await counted(self._sources)
+        ages = await few_at_once(_age_of, rows)
+        now = time.monotonic()
+        seconds = None if self._looked_at is None else max(now - self._looked_at, 0.001)
+        self._looked_at = now
+        happened = self._happened(now)
+        return [
+            self._activity(row, age, seconds, happened) for row, age in zip(rows, ages, strict=True)
+        ]
+
+    def _happened(self, now: float) -> Counter[tuple[str, str]]:
+        """The number of sent, handled and failed messages per queue since the last look."""
+        found: Counter[tuple[str, str]] = Counter()
+        records: list[Record] = [one for follower in self._followers for one in follower.read()]
+        for record in records:
+            if isinstance(record, SentRecord):
+                found[record.queue, "sent"] += 1
+            elif isinstance(record, DeliveryRecord):
+                what = "handled" if record.outcome == "success" else "failed"
+                found[record.queue, what] += 1
+                self._workers.setdefault(record.queue, {})[record.worker] = now
+        for alive in self._workers.values():
+            for worker in [one for one, at in alive.items() if now - at > _WORKER_LIVES]:
+                del alive[worker]
+        return found
+
+    def _activity(
+        self,
+        row: QueueRow,
+        age: float | None,
+        seconds: float | None,
+        happened: Counter[tuple[str, str]],
+    ) -> Activity:
+        def rate(what: str) -> float | None:
+            if seconds is None or not self.has_journal:
+                return None
+            return happened[row.queue, what] / seconds
+
+        change = None
+        if row.depth is not None:
+            before = self._depths.get(row.queue)
+            self._depths[row.queue] = row.depth.total
+            if before is not None and seconds is not None:
+                change = (row.depth.total - before) / seconds
+        return Activity(
+            row,
+            age,
+            rate("sent"),
+            rate("handled"),
+            rate("failed"),
+            change,
+            len(self._workers.get(row.queue, ())) if self.has_journal else None,
+        )
+
+
+async def _age_of(row: QueueRow) -> float | None:
+    return await row.source.age(row.queue) if row.exists else None

@@ -12,11 +12,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from matador.catalog.contents import Receiver
-from matador.cli.catalogue import contents_of
 from matador.cli.commands import Commands, Common, Connecting, File
 from matador.cli.connection import connect, in_process, missing_storage
 from matador.cli.output import FAILED, CommandError, UsageError, mark, note, plural, table, warn
-from matador.cli.receivers import find
+from matador.cli.receivers import contents_of, find
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 from matador.model.message import TopologyNote
@@ -24,6 +23,12 @@ from matador.model.subscriber import AnySubscriber
 from matador.model.topology import WorkQueue
 from matador.observe.sources import Source, sources
 from matador.transports.base import Browsing, Measuring, Transport, members_of
+
+_SETTINGS = (
+    "concurrency", "consumer_timeout", "priorities", "exact", "retention", "max_length",
+    "message_ttl", "expires", "fallback",
+)  # fmt: skip
+"""The settings of a work queue that ``show --json`` prints under their own names."""
 
 topology = Commands("Show, create and check queues.")
 
@@ -41,7 +46,7 @@ class QueueStatus:
 
     @property
     def shown(self) -> str:
-        """Its name, and where that is, if there are several places."""
+        """Its name, with the transport if there are several."""
         return self.name if self.on is None else f"{self.name} on {self.on}"
 
 
@@ -220,7 +225,7 @@ def _as_tree(source: Source) -> Tree:
 
 
 def _receivers(source: Source, queue: str) -> list[Receiver]:
-    """What receives from a queue, by its full name. A queue of jobs has one."""
+    """The receivers of a queue, given its full name. A job queue has one."""
     found = contents_of([source.service]).receivers
     return [one for one in found if one.address == queue or source.way == "jobs"]
 
@@ -251,7 +256,7 @@ def _traits(source: Source, queue: WorkQueue) -> str:
 
 
 def _as_json(seen: Sequence[Source]) -> dict[str, object]:
-    """The queues of all of them; the namespace and retries are those of the first one."""
+    """The queues of all sources; the namespace and retries are those of the first one."""
     first = seen[0].topology
     return {
         "namespace": first.namespace,
@@ -275,15 +280,7 @@ def _queue(source: Source, queue: WorkQueue) -> dict[str, object]:
         "transport": _transport(source),
         "default": app is not None and queue == described.default_queue,
         "consumed": app is None or queue.name in app.consume_from,
-        "concurrency": queue.concurrency,
-        "consumer_timeout": queue.consumer_timeout,
-        "priorities": queue.priorities,
-        "exact": queue.exact,
-        "retention": queue.retention,
-        "max_length": queue.max_length,
-        "message_ttl": queue.message_ttl,
-        "expires": queue.expires,
-        "fallback": queue.fallback,
+        **{name: getattr(queue, name) for name in _SETTINGS},
         "subscribers": [
             {"event": _key(one), "name": one.name, "stub": one.elsewhere}
             for one in _receivers(source, full)
