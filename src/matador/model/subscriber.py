@@ -29,7 +29,7 @@ class Decider(Protocol):
     """A retry policy, as ``StandardRetryPolicy``; ``policy`` says more about it."""
 
     def decide(self, context: Any) -> Any:
-        """What becomes of a message whose handler failed."""
+        """Decide what to do with a message whose handler failed."""
         ...
 
     @property
