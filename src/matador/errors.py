@@ -23,54 +23,65 @@ do. The classes stand in the order of this tree::
     │   ├── UnsupportedError                the transport lacks a capability
     │   │   └── DelaysNotSupportedError     the transport cannot delay messages
     │   ├── QueueNotFoundError              the queue does not exist
-    │   ├── QueuePausedError                the queue must be drained, but is paused │   ├──
-    UnstorableError                 the broker can never store the message │   │   └──
-    MessageTooLargeError        the message exceeds the size limit │   ├── StorageFullError
-    the disk or the broker is full │   ├── StorageCorruptError             the database file is
-    damaged or not ours │   ├── StorageLockedError              another process keeps the database
-    file locked │   ├── LeaseLostError                  another worker has the message now │   ├──
-    MessagesDeletedError            messages were deleted before they were read │   ├──
-    BufferFullError                 too many sends wait for the connection │   ├──
-    BufferExpiredError              a send waited too long for the connection │   ├──
-    CircuitOpenError                the broker keeps failing; sends are suspended │   └──
-    MissingExtraError               the client library is not installed ├── SchemaError │   ├──
-    InvalidSchemaError              lists every problem of a schema │   ├── InvalidTopologyError
-    lists every problem of a topology │   ├── EventNotRegisteredError         the event is not in
-    the schema │   ├── SubscriberNotRegisteredError    the event has no such subscriber │   ├──
-    NoSubscribersError              the event has no subscribers │   ├── SubscriberIsStubError a
-    stub cannot run here │   └── InProcessCannotRunStubError     the in-process transport cannot
-    reach a stub ├── InvalidEventError                   the payload does not match the event's type
-    │   └── AmbiguousPayloadError           a JSON object in the payload has a duplicate key ├──
-    InvalidMessageError                 the data cannot be written as JSON, or read ├── DecodeError
-    the message is not a valid envelope ├── ConfigurationError                  an option is invalid
-    (also a ValueError) ├── ApplicationImportError              the application's module cannot be
-    imported ├── HistoryError                        the file of the dashboard's history cannot be
-    used ├── ClusterError                        work on a Spark cluster keeps failing ├──
-    ObjectStoreError                    an object store cannot be reached, or refuses ├──
-    SparkPreparationError               the files for a faster Spark start cannot be created ├──
-    MaybePoisonedError                  the message was delivered too often ├──
-    NonIdempotentCannotRetryError       redelivered, but not safe to run again ├──
-    StoreUnavailableError               a store of steps or duplicates cannot be used for now ├──
-    CheckpointError │   ├── DuplicateStepKeyError           two steps of one run have the same key │
-    └── CheckpointStoreError            the checkpoint store failed │       ├──
-    UnreadableStepValueError    a stored step result cannot be read │       └──
-    UnstorableStepValueError    a step result cannot be stored ├── JobError │   ├── InvalidJobError
-    an invalid argument, or data that cannot be encoded │   ├── DuplicateJobError               the
-    queue already has a job with that id │   │   └── UniqueJobError              another job holds
-    its unique key │   ├── JobsNotAddedError               some jobs of a batch were not stored │
-    ├── JobNotFoundError                no job with that id │   ├── JobStateError
-    the job's state does not allow the operation │   ├── JobsUnsupportedError            the
-    provider cannot do that     │   ├── JobProviderError                the provider failed; the
-    cause says why │   ├── JobFailedError                  the job whose result was awaited has
-    failed │ │   └── JobCanceledError            it was canceled │   ├── JobTimeoutError
-    a job, or its result, took too long │   └── PermanentJobError               raised by a handler:
-    do not retry ├── RpcError │   ├── RemoteError                     the server answered with an
-    error │ ├── RpcTimeoutError                 no reply in time (also a built-in TimeoutError) │
-    └── ConnectionLostError             the connection was lost; the call may have run ├──
-    QueueError an operation of a queue service failed ├── DoRetry                             raised
-    by a callback: retry the message ├── DontRetry                           raised by a callback:
-    do not retry the message └── EventAssertionError                 raised by a callback: the event
-    is wrong
+    │   ├── QueuePausedError                the queue must be drained, but is paused
+    │   ├── UnstorableError                 the broker can never store the message
+    │   │   └── MessageTooLargeError        the message exceeds the size limit
+    │   ├── StorageFullError                the disk or the broker is full
+    │   ├── StorageCorruptError             the database file is damaged or not ours
+    │   ├── StorageLockedError              another process keeps the database file locked
+    │   ├── LeaseLostError                  another worker has the message now
+    │   ├── MessagesDeletedError            messages were deleted before they were read
+    │   ├── BufferFullError                 too many sends wait for the connection
+    │   ├── BufferExpiredError              a send waited too long for the connection
+    │   ├── CircuitOpenError                the broker keeps failing; sends are suspended
+    │   └── MissingExtraError               the client library is not installed
+    ├── SchemaError
+    │   ├── InvalidSchemaError              lists every problem of a schema
+    │   ├── InvalidTopologyError            lists every problem of a topology
+    │   ├── EventNotRegisteredError         the event is not in the schema
+    │   ├── SubscriberNotRegisteredError    the event has no such subscriber
+    │   ├── NoSubscribersError              the event has no subscribers
+    │   ├── SubscriberIsStubError           a stub cannot run here
+    │   └── InProcessCannotRunStubError     the in-process transport cannot reach a stub
+    ├── InvalidEventError                   the payload does not match the event's type
+    │   └── AmbiguousPayloadError           a JSON object in the payload has a duplicate key
+    ├── InvalidMessageError                 the data cannot be encoded as JSON, or decoded
+    ├── DecodeError                         the message is not a valid envelope
+    ├── ConfigurationError                  an option is invalid (also a ValueError)
+    ├── ApplicationImportError              the application's module cannot be imported
+    ├── HistoryError                        the file of the dashboard's history cannot be used
+    ├── ClusterError                        work on a Spark cluster keeps failing
+    ├── ObjectStoreError                    an object store cannot be reached, or refuses access
+    ├── SparkPreparationError               the files for a faster Spark start cannot be created
+    ├── MaybePoisonedError                  the message was delivered too often
+    ├── NonIdempotentCannotRetryError       redelivered, but not safe to run again
+    ├── StoreUnavailableError               a store of steps or duplicates cannot be used for now
+    ├── CheckpointError
+    │   ├── DuplicateStepKeyError           two steps of one run have the same key
+    │   └── CheckpointStoreError            the checkpoint store failed
+    │       ├── UnreadableStepValueError    a stored step result cannot be read
+    │       └── UnstorableStepValueError    a step result cannot be stored
+    ├── JobError
+    │   ├── InvalidJobError                 an invalid argument, or data that cannot be encoded
+    │   ├── DuplicateJobError               the queue already has a job with that id
+    │   │   └── UniqueJobError              another job holds its unique key
+    │   ├── JobsNotAddedError               some jobs of a batch were not stored
+    │   ├── JobNotFoundError                no job with that id
+    │   ├── JobStateError                   the job's state does not allow the operation
+    │   ├── JobsUnsupportedError            the provider cannot do that
+    │   ├── JobProviderError                the provider failed; the cause says why
+    │   ├── JobFailedError                  the job whose result was awaited has failed
+    │   │   └── JobCanceledError            it was canceled
+    │   ├── JobTimeoutError                 a job, or its result, took too long
+    │   └── PermanentJobError               raised by a handler: do not retry
+    ├── RpcError
+    │   ├── RemoteError                     the server answered with an error
+    │   ├── RpcTimeoutError                 no reply in time (also a built-in TimeoutError)
+    │   └── ConnectionLostError             the connection was lost; the call may have run
+    ├── QueueError                          an operation of a queue service failed
+    ├── DoRetry                             raised by a callback: retry the message
+    ├── DontRetry                           raised by a callback: do not retry the message
+    └── EventAssertionError                 raised by a callback: the event is wrong
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class Choosing(Protocol):
         ...
 
     async def send_to(self, messages: Sequence[Message]) -> Sequence[str | MatadorError]:
-        """Like ``send``. For each message: the name of the transport that stored it, or the error."""
+        """Like ``send``. For each message: the name of its transport, or the error."""
         ...
 
 
@@ -265,7 +265,7 @@ class Twinning(Leasing, Protocol):
 
 @runtime_checkable
 class Browsing(Protocol):
-    """``capabilities.browse``: messages can be read without being consumed, and taken individually."""
+    """``capabilities.browse``: messages can be read without being consumed, and taken singly."""
 
     def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None

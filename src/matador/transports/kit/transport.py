@@ -93,7 +93,7 @@ class BaseTransport(ABC):
             observer.dropped(queue, number)
 
     def _each_observer(self) -> Iterator[TransportObserver]:
-        """Each observer once, however often it was added. One may be removed during the iteration."""
+        """Each observer once, however often it was added. Observers may be removed meanwhile."""
         return iter({id(observer): observer for observer in self._observers}.values())
 
     def _require_connected(self) -> None:
