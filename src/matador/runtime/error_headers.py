@@ -1,4 +1,4 @@
-"""What a dead letter keeps of the error of its last attempt: the type, and where it was raised."""
+"""The headers of a dead letter about its last error: the type and the traceback."""
 
 from __future__ import annotations
 

@@ -541,7 +541,7 @@ class MultiTransport(BaseTransport):
 
 
 class _From(msgspec.Struct, frozen=True):
-    """The handle of a receipt: the transport that delivered it, and that transport's own receipt."""
+    """The handle of a receipt: the delivering transport, and its own receipt."""
 
     transport: Transport
     receipt: Receipt

@@ -1,4 +1,4 @@
-"""Carries out settlements: completions in batches, every other settlement atomically in one script."""
+"""Carries out settlements: completions in batches, all others atomically in a script."""
 
 from __future__ import annotations
 

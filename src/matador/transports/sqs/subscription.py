@@ -23,7 +23,16 @@ _GRACE = 5.0  # seconds that a poll may take longer than it was asked to
 
 
 class SqsSubscription(BaseSubscription):
-    """Receives by long polling."""
+    """Receives by long polling.
+
+    A poll in flight cannot be canceled: SQS may return messages to it until it ends. So the poll
+    continues when ``receive`` is canceled, and ``close`` waits for it. The next call returns its
+    messages, or they are released at once instead of when their leases expire.
+
+    SQS delivers several messages of one group of a FIFO queue together, and no more of that group
+    until all are settled. The first is delivered at once; each of the others is delivered when the
+    previous one is settled.
+    """
 
     def __init__(
         self,
@@ -77,7 +86,7 @@ class SqsSubscription(BaseSubscription):
         return self._active
 
     async def _take(self, limit: int) -> list[Delivery]:
-        """The ready messages, except those that waited so long that their leases would soon expire."""
+        """The ready messages, except those whose leases would soon expire."""
         fresh_until = time.monotonic() + self._lease / 2
         if any(hold.until < fresh_until for hold in self._ready):
             stale = [hold for hold in self._ready if hold.until < fresh_until]
