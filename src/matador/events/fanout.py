@@ -1,7 +1,7 @@
 """Fan-out: one event becomes one message per enabled subscriber. The payload is encoded once.
 
-What the messages of an event have in common is prepared on first use: where they go, and the text
-of their dockets. Each of them adds its id, payload, time and what the options of the send say.
+The parts that the messages of an event share are prepared on first use: their queues, and the text
+of their dockets. Each message adds its id, payload, time and the options of the send.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PLAIN = SendOptions()
 """Options of a send that has none."""
 
 _Kind: TypeAlias = tuple[str, tuple[str, ...] | None, str | None]
-"""The key of an event, the subscribers that were chosen, and the queue."""
+"""The key of an event, the chosen subscribers and the queue."""
 
 _LONG_DELAY = 3600.0
 _MOST_KINDS = 1000
@@ -73,8 +73,9 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """How the messages of an event reach one subscriber. ``stencil``: None if the codec has none
-    or they cannot reach it, ``error``: why they cannot, ``elsewhere``: it is a stub."""
+    """How the messages of an event reach one subscriber. ``stencil``: None if the codec has none or
+    the subscriber cannot be reached; ``error``: the reason; ``elsewhere``: it is a stub.
+    """
 
     target: Target
     subscriber: str
@@ -89,8 +90,8 @@ class Lane(msgspec.Struct, frozen=True):
 class Prepared(msgspec.Struct, frozen=True):
     """The messages of an event to some subscribers.
 
-    ``keeps_id``: the id in the options is that of the only message. ``conditional``: subscribers
-    have to be asked whether they are enabled.
+    ``keeps_id``: the id in the options is the id of the only message. ``conditional``: some
+        subscribers have a condition (``enabled``).
     """
 
     event: EventType
@@ -101,9 +102,9 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class _More(msgspec.Struct, frozen=True):
-    """What the messages of one event have beside its payload.
+    """The data of the messages of one event besides its payload.
 
-    ``special``: they have what a transport may not support.
+    ``special``: they use options that a transport may not support.
     """
 
     id: str | None = None
@@ -123,11 +124,11 @@ class Outgoing(Parcel, gc=False, kw_only=True):
     """A message of an event on its way to one subscriber.
 
     Attributes:
-        lane: how it gets there.
-        error: why it is not stored.
-        warnings: what was left out because the transport does not support it.
+        lane: its subscriber and queues.
+        error: why it was not stored.
+        warnings: options that were left out because the transport does not support them.
         sendable: False if it cannot be sent at all: ``error`` says why.
-        posted: what the outbox will say of it.
+        posted: its future outcome in the outbox.
     """
 
     lane: Lane
@@ -155,7 +156,7 @@ class FanOut:
 
     Args:
         config: of the application.
-        tells: make facts, because hooks listen to what is sent.
+        tells: whether to create facts, because a hook needs them.
     """
 
     def __init__(self, config: AppConfig, *, tells: bool = False) -> None:
@@ -182,10 +183,10 @@ class FanOut:
         self.known: dict[type[Any], Prepared] = {}
         """Events that were sent without options before, by the type of their payload."""
 
-    # -- what the messages of an event have in common ---------------------------------------------
+    # -- shared by the messages of an event ---------------------------------------------
 
     def prepare(self, event: EventType, options: SendOptions) -> Prepared:
-        """Where an event goes, prepared on first use.
+        """The subscribers and queues of an event, prepared on first use.
 
         Raises:
             EventNotRegisteredError: the event is not in the schema.
@@ -342,7 +343,7 @@ class FanOut:
         universal: Mapping[str, Any] | None,
         now: datetime,
     ) -> _More:
-        """What the messages of one event have beside its payload."""
+        """The data of the messages of one event besides its payload."""
         _check(options)
         before = None if options.before is None else self._before(event, options.before)
         delay = 0.0 if options.delay is None else seconds(options.delay, "delay")
@@ -377,7 +378,7 @@ class FanOut:
         universal: Mapping[str, Any] | None,
         given: object,
     ) -> dict[str, Any]:
-        """What is merged, as it was given: the type only checks it."""
+        """The merged metadata, unchanged: the type only checks it."""
 
         encode = self._metadata_codec.encode_payload
         if typed.payload in type(given).__mro__:

@@ -49,7 +49,7 @@ class Concurrency:
             return usual
 
     def may_read_ahead(self, queue: str) -> bool:
-        """May messages be received before they can run? Not if a crash would lose them."""
+        """Whether to receive messages before a slot is free. Not if a crash would lose them."""
         return queue not in self._once
 
 

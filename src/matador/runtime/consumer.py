@@ -53,9 +53,9 @@ class Consumer:
     are given back. Messages that have not started are also given back, uncounted, on a stop and
     before a suspect is handled.
 
-    **Settling** goes on beside the next messages, so that both share a round trip. At most twice as
-    much as may be held waits to be settled, and as much again as is counted ahead, where a
-    transport counts deliveries.
+    **Settling** runs concurrently with the next messages, so that both share a round trip. At most
+    twice the number of messages that may be in flight wait to be settled, plus the number counted
+    in advance, where a transport counts deliveries.
     """
 
     def __init__(
@@ -370,9 +370,7 @@ class Consumer:
                 await self._subscription.pause()  # or a crash would count for pushed messages
             except Exception as error:  # noqa: BLE001 - received messages must not be lost
                 log.warning("could not pause receiving from %s: %s", self.queue, error)
-        if (
-            alone.locked()
-        ):  # held by the suspect of another queue, whose crash must not count for this one
+        if alone.locked():  # held by the suspect of another queue
             await self._give_back(deliveries)
             async with alone:
                 return

@@ -88,9 +88,7 @@ class Context(HandlerContext):
 
     @property
     def lease_lost(self) -> bool:
-        """Whether another worker has the message now. If so, stop: the broker will refuse the
-        outcome.
-        """
+        """Whether another worker has the message now. If so, stop: the outcome will be refused."""
         return self._lost
 
     def io(self, key: str, step: Callable[[], Awaitable[T] | T]) -> Awaitable[T]:

@@ -116,7 +116,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def envelope(self) -> Envelope[Any]:
-        """The message as an envelope. For a job, a call or a message, it is built from this fact."""
+        """The message as an envelope. For other ways in, it is built from this fact."""
         docket = Docket(
             event_key=self.name,
             target_subscriber=self.receiver,
@@ -211,7 +211,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def envelope(self) -> Envelope[Any]:
-        """The message as an envelope. For a job, a call or a message, it is built from this fact."""
+        """The message as an envelope. For other ways in, it is built from this fact."""
         if self.opened is not None:
             return self.opened
         docket = Docket(

@@ -25,7 +25,7 @@ class Interruption:
         self._sentinel = asyncio.create_task(_forever(), name="matador-sentinel")
 
     async def stop(self) -> None:
-        """Stop watching. A slot that is canceled from now on ends, because the loop may be ending."""
+        """Stop watching. A slot that is canceled from now on ends: the loop may be ending."""
         self._forced = True
         sentinel, self._sentinel = self._sentinel, None
         if sentinel is not None:

@@ -62,7 +62,7 @@ class LeaseKeeper:
 
     @property
     def certain(self) -> float:
-        """Seconds for which a lease is certainly valid after the delivery was received or renewed."""
+        """Seconds for which a lease is certainly valid after a receive or a renewal."""
         return self._every
 
     def beat(self) -> int:
@@ -82,7 +82,7 @@ class LeaseKeeper:
         if id(receipt) in self._held:
             try:
                 (kept,) = await self._transport.renew([receipt])
-            except Exception as error:  # noqa: BLE001 - the broker refuses the settlement if it is not
+            except Exception as error:  # noqa: BLE001 - the settlement will be refused
                 log.warning(
                     "could not renew the lease of a message of %s: %s", receipt.queue, error
                 )

@@ -153,7 +153,7 @@ class LoopWatch:
 
     @property
     def _must_stand_in(self) -> bool:
-        """Whether to renew in place of the loop. A loop that has ended must let its leases expire."""
+        """Whether to renew in place of the loop. Leases of an ended loop must expire."""
         leases = self._leases
         return leases is not None and leases.is_late and self._loop.is_running()
 

@@ -122,7 +122,7 @@ class Pipeline:
     # -- one delivery, from top to bottom ---------------------------------------------------------
 
     async def process(self, delivery: Delivery) -> Outcome:
-        """Process a delivery and return its outcome. Raises only exceptions that end the process."""
+        """Process a delivery; return its outcome. Raises only exceptions that end the process."""
         receipt, telling = delivery.receipt, self._hooks.attempted is not None
         try:
             work = self._read(delivery)
@@ -143,9 +143,7 @@ class Pipeline:
                 scope = self._scope(work)
                 call = self._whole(work, scope)
             started_at, start = (self._time(), self._monotonic()) if telling else (0.0, 0.0)
-            context = (
-                copy_context()
-            )  # context variables of a handler must not affect the next message
+            context = copy_context()  # not visible to the next message
             try:
                 step = context.run(call.send, None)
             except StopIteration as done:  # it finished without waiting, as most handlers do
@@ -324,9 +322,7 @@ class Pipeline:
         if scope is not None and scope.steps is not None:
             await scope.steps.load()
         route = work.route
-        if (
-            route.at_most_once
-        ):  # after the stores, because the message waits while a store is unavailable
+        if route.at_most_once:  # after the stores, for which a message may wait
             await self._acknowledge(work)
         call: Any = self._call(work, scope)
         if not route.is_async:

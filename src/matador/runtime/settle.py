@@ -263,7 +263,7 @@ class Settler:
         for (
             queue,
             text,
-        ), number in why.items():  # one line for all outcomes that wait for a broker
+        ), number in why.items():  # one line for all outcomes
             what = "a message" if number == 1 else f"{number} messages"
             log.error("could not settle %s of %s, trying again: %s", what, queue, text)
         await self._settled(settled)

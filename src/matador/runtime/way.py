@@ -256,7 +256,7 @@ class WayIn(ABC):
         return SendToDeadLetters(found, reason)
 
     def letter(self, letter: DeadLetter, delivery: Delivery) -> Settlement | None:
-        """The settlement that keeps a dead letter; None: another component has already stored it."""
+        """The settlement that keeps a dead letter; None: it is already stored."""
         return letter
 
     def checkpoint_id(self, work: Any) -> str:
