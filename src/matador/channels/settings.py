@@ -286,7 +286,7 @@ class Settings:
         if self.queue.type == "redis" and self.queue.mode is None:
             warnings.warn(
                 "Redis without a mode uses pubsub, which keeps no message for a consumer that is "
-                'away. This default is deprecated: set mode = "stream" (durable), "list" or '
+                'not running. This default is deprecated: set mode = "stream" (durable), "list" or '
                 '"pubsub" in [queue]',
                 RedisModeWarning,
                 stacklevel=3,

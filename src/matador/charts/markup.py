@@ -1,7 +1,7 @@
 """HTML that is safe by construction: all text is escaped, except ``Html``.
 
-Error messages, event keys and ids come from anywhere, and may contain tags, quotes, terminal
-escapes or characters that reverse the direction of text.
+Error messages, event keys and ids are foreign data, and may contain tags, quotes, terminal escapes
+or characters that reverse the direction of text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Html(str):
     __slots__ = ()
 
     def __html__(self) -> str:
-        """How templates recognize it."""
+        """Marks it as safe for templates."""
         return self
 
 

@@ -27,7 +27,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 10, 10, 26
 _WIDEST_BAR = 64
 _Label: TypeAlias = Callable[[float], str]
 _STEPS = (1, 2, 2.5, 5, 10)
-_MOST = 1e18  # larger values are drawn as this: no axis has room for more
+_MOST = 1e18  # larger values are drawn as this, because axes have no room for more
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def duration(milliseconds: float | None) -> str:
 
 
 def _drawable(series: Series) -> Series:
-    """A series without values that no chart can show: a record may hold any number."""
+    """A series without values that a chart cannot show: a record may contain any number."""
     values = [
         None if value is None or math.isnan(value) else min(max(value, 0), _MOST)
         for value in series.values

@@ -147,7 +147,7 @@ class HeaderCodec(PayloadCodec):
         return stencil
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
-        """See ``Codec``. Also reads the older format."""
+        """Also reads the older format."""
         try:
             if not body.isascii():
                 str(body, "utf-8")  # payloads are not validated yet

@@ -77,7 +77,7 @@ class JsonCodec(PayloadCodec):
         return Encoded(body, _NO_HEADERS)
 
     def prepare(self, docket: Docket) -> Stencil:
-        """See ``Preparing``. Correlation id and metadata are the last fields of a docket."""
+        """Correlation id and metadata are the last fields of a docket."""
         start, rest = self._around_time(docket)
         middle = rest[: -len(_END)]
         encode, join = self._encode, b"".join
@@ -160,7 +160,7 @@ class JsonCodec(PayloadCodec):
         return b"".join((*start, *before, b',"docket":', text, b"}"))
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
-        """See ``Codec``. Also reads the older format."""
+        """Also reads the older format."""
         try:
             if not body.isascii():
                 str(body, "utf-8")  # payloads are not validated yet

@@ -94,7 +94,7 @@ class PayloadCodec:
         return partial(type(self), check_sends=self._check), ()
 
     def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
-        """See ``Codec``. Takes a payload, or plain data of its shape."""
+        """Takes a payload, or plain data of its shape."""
         return (self._encoders.get(event.payload) or self.payload_encoder(event))(payload)
 
     def decode_payload(self, event: EventType, raw: msgspec.Raw) -> Any:

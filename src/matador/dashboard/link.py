@@ -19,8 +19,8 @@ _LONGEST_PAUSE = 15.0
 class Link:
     """Connects the transports of sources that do not run in this process.
 
-    A dashboard is needed most when something is down. So it starts without the broker, and tries
-    again until it is there. From then on the transport looks after its connection itself.
+    A dashboard is needed most during outages. So it starts without the broker and retries until it
+    is connected. From then on, the transport restores its connection itself.
     """
 
     def __init__(self, sources: Sources, when_connected: Callable[[], None]) -> None:
@@ -31,10 +31,10 @@ class Link:
         self._opened: list[Source] = []
 
     async def open(self) -> None:
-        """Connect, or go on trying in the background where a broker cannot be reached.
+        """Connect, or keep retrying in the background if a broker cannot be reached.
 
         Raises:
-            MatadorError: trying again would not help.
+            MatadorError: a retry would not help.
         """
         # Several sources may share a transport.
         self._linked = list(
@@ -74,7 +74,7 @@ class Link:
 
     async def _connect(self, source: Source) -> None:
         if source.missing is not None:
-            raise ConnectionFailedError(source.missing)  # nothing is made only to be looked at
+            raise ConnectionFailedError(source.missing)  # the dashboard does not create storage
         async with asyncio.timeout(_PATIENCE):
             await source.transport.connect()
         for one in self._sources.all:
@@ -92,7 +92,7 @@ class Link:
                 break
             except (ConnectionFailedError, TimeoutError):
                 continue
-            except MatadorError as error:  # the broker is there, but refuses: somebody must look
+            except MatadorError as error:  # the broker refuses: tell the operator
                 log.error("the dashboard cannot connect, and tries again: %s", error)
         log.info("the dashboard is connected")
         self._when_connected()

@@ -25,12 +25,12 @@ _MOST_ERRORS = 20
 _MOST_RECORDED = 20  # ids in the audit log
 
 Choose: TypeAlias = Callable[[Callable[[int], None]], Awaitable[list[int]]]
-"""Finds the numbers of letters; says meanwhile how many it has found."""
+"""Finds the numbers of letters, and reports how many it has found so far."""
 
 
 @dataclass(slots=True)
 class Move:
-    """A move of chosen letters, and how far it has come."""
+    """A move of chosen letters and its progress."""
 
     id: str
     verb: Verb
@@ -54,17 +54,17 @@ class Move:
 
     @property
     def past(self) -> str:
-        """What became of the letters."""
+        """The result in the past tense."""
         return "redriven" if self.verb == "redrive" else "purged"
 
     @property
     def is_over(self) -> bool:
-        """Will nothing more happen?"""
+        """Whether it has ended."""
         return self.state in ("done", "failed", "cancelled")
 
 
 class Moves:
-    """The moves of this process, the latest ones. One at a time is carried out."""
+    """The latest moves of this process. They run one at a time."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Moves:
         return list(reversed(self._moves.values()))
 
     def begin(self, verb: Verb, what: str, choose: Choose) -> Move:
-        """Begin to count. Nothing is moved before ``confirm``."""
+        """Start to count. Nothing is moved before ``confirm``."""
         move = Move(secrets.token_urlsafe(9), verb, what)
         self._moves[move.id] = move
         for old in list(self._moves.values())[:-_MOST_KEPT]:
@@ -109,10 +109,10 @@ class Moves:
         return move
 
     def confirm(self, move: Move, who: str) -> bool:
-        """Carry it out. False if it is not waiting for that."""
+        """Start a move. False if it does not wait for confirmation."""
         if move.state != "counted":
             return False
-        # On disk before anything is moved. After a purge, nothing else tells what there was.
+        # On disk before anything is moved: after a purge, this is the only record of the letters.
         first = ", ".join(one.id for one in self._index.entries(move.numbers[:_MOST_RECORDED]))
         details = {"move": move.id, "what": move.what, "letters": move.total, "first": first}
         self._audit.add(who, move.verb, **details)
@@ -143,7 +143,7 @@ class Moves:
                 raise
             except MatadorError as error:
                 move.state, move.problem = "failed", str(error)
-            except Exception as error:  # noqa: BLE001 - shown to whoever asked for it
+            except Exception as error:  # noqa: BLE001 - the error is shown to the user
                 move.state, move.problem = "failed", f"unexpected {type(error).__name__}: {error}"
 
         move.task = asyncio.create_task(run())
@@ -174,7 +174,7 @@ class Moves:
             move.held += moved.held
             move.failed += len(moved.failed)
             move.errors += moved.failed[: _MOST_ERRORS - len(move.errors)]
-            if not moved.held:  # otherwise it is unknown which ones; the next look finds out
+            if not moved.held:  # otherwise it is unknown which ones; the next poll finds out
                 kept = {id_ for id_, _ in moved.failed}
                 gone = [one.number for one in letters if one.id not in kept]
                 await asyncio.to_thread(self._index.forget, gone)

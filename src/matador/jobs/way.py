@@ -435,7 +435,7 @@ class JobWay(WayIn):
         key = dedup.key_of(work.id if named else None, work.encoded, lambda: self.keyed(work))
         return f"{work.delivery.receipt.queue}:{key}"
 
-    # -- describe -------------------------------------------------------------------------------------
+    # -- describe ---------------------------------------------------------------------------------
 
     def fact(self, work: JobWork) -> Received:
         properties, headers = work.delivery.properties, work.delivery.headers

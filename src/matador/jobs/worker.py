@@ -562,7 +562,7 @@ class JobSubscription:
     _quiet: asyncio.TimerHandle | None = None
 
     def set_limits(self, limits: JobLimits) -> None:
-        """See ``JobLimiting``. Providers that declare no limits are given none."""
+        """Providers that declare no limits are given none."""
         if isinstance(self.inner, JobLimiting):
             self.inner.set_limits(limits)
 

@@ -171,7 +171,7 @@ class RpcClient(MessageService):
         """
         return self._blocking(SyncRpcClient)
 
-    # -- life cycle -------------------------------------------------------------------------------------
+    # -- life cycle -------------------------------------------------------------------------------
 
     async def _open(self, transport: Transport) -> None:
         self._replies = await Replies.open(transport)

@@ -471,7 +471,7 @@ class Outbox:
 
     @property
     def _room(self) -> int | None:
-        """How many sends may start now; None: any number."""
+        """How many sends may start now; None: no limit."""
         if self._circuit is None:
             return None
         self._put(self._circuit.at(self._clock.monotonic()))

@@ -32,7 +32,7 @@ class RedisDuplicateStore:
         return f"RedisDuplicateStore({self._rows.where})"
 
     async def open(self) -> None:
-        """See ``DuplicateStore``. Raises ``ConnectionFailedError`` if there is no such server."""
+        """Raises ``ConnectionFailedError`` if there is no such server."""
         await self._rows.open()
 
     async def close(self) -> None:

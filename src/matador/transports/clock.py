@@ -66,7 +66,7 @@ class SystemClock:
     now = staticmethod(partial(datetime.now, UTC))
 
     def new_id(self) -> str:
-        """See ``Clock``. A UUID of version 4, made in a third of the time ``uuid4`` takes."""
+        """A UUID of version 4, made in a third of the time ``uuid4`` takes."""
         digits = (_random.getrandbits(128) & _RANDOM_BITS | _VERSION_4).to_bytes(16, "big").hex()
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 

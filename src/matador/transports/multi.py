@@ -148,7 +148,7 @@ class MultiTransport(BaseTransport):
         )
 
     def observe(self, observer: TransportObserver) -> Callable[[], None]:
-        """See ``Transport``. Reports the states of the transports, by their names."""
+        """Reports the states of the transports, by their names."""
         ends = contextlib.ExitStack()
         for one in (super().observe, *(transport.observe for transport in self._transports)):
             ends.callback(one(observer))
@@ -216,7 +216,7 @@ class MultiTransport(BaseTransport):
     # -- topology ---------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Applies to transports that are down as soon as they are connected."""
+        """Applies to transports that are down as soon as they are connected."""
         self._require_connected()
         self._topology = topology
         notes = ignored_exchanges(topology) + [
@@ -309,7 +309,7 @@ class MultiTransport(BaseTransport):
     # -- receiving --------------------------------------------------------------------------------
 
     async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
-        """See ``Transport``. Receives from every transport of the group."""
+        """Receives from every transport of the group."""
         self._require_connected()
         subscription = _MultiSubscription(queue, prefetch, self._subscriptions.discard)
         try:
@@ -379,12 +379,10 @@ class MultiTransport(BaseTransport):
 
     @property
     def browses_dead_letters(self) -> bool:
-        """See ``BrowsingDeadLetters``."""
         return all(map(browses_dead_letters, self._transports))
 
     @property
     def browses_by_taking(self) -> bool:
-        """See ``BrowsingByTaking``."""
         return any(map(browses_by_taking, self._transports))
 
     async def browse(
@@ -413,7 +411,6 @@ class MultiTransport(BaseTransport):
             raise queue_not_found(queue, self.name)
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        """See ``Browsing``."""
         self._require(self.browses_dead_letters, "taking messages")
         taken: list[Delivery | None] = [None] * len(positions)
         chosen: dict[int, list[tuple[int, str]]] = {}
@@ -439,7 +436,6 @@ class MultiTransport(BaseTransport):
         return int(number), rest
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``."""
         self._require(self.capabilities.depth, "counting messages")
         found: list[QueueDepth] = []
         for transport in self._connected():
@@ -455,17 +451,14 @@ class MultiTransport(BaseTransport):
         )
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``."""
         self._require(self.capabilities.purge, "purging")
         return sum(await self._on_all(queue, lambda one: cast("Purging", one).purge(queue)))
 
     async def pause_queue(self, queue: str) -> None:
-        """See ``QueuePausing``."""
         self._require(self.capabilities.pause, "pausing queues")
         await self._on_all(queue, lambda one: cast("QueuePausing", one).pause_queue(queue))
 
     async def resume_queue(self, queue: str) -> None:
-        """See ``QueuePausing``."""
         self._require(self.capabilities.pause, "pausing queues")
         await self._on_all(queue, lambda one: cast("QueuePausing", one).resume_queue(queue))
 
@@ -497,7 +490,6 @@ class MultiTransport(BaseTransport):
         return answers
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Checking``."""
         self._require_connected()
         return [
             replace(note, text=f"{transport.name}: {note.text}")
@@ -520,12 +512,10 @@ class MultiTransport(BaseTransport):
 
     @property
     def missing_storage(self) -> str | None:
-        """See ``LocalStorage``."""
         stored = (one.missing_storage for one in self._transports if isinstance(one, LocalStorage))
         return next((missing for missing in stored if missing is not None), None)
 
     def examine_storage(self) -> Sequence[Finding]:
-        """See ``LocalStorage``."""
         return [
             finding
             for transport in self._transports

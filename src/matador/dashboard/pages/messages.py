@@ -38,7 +38,7 @@ _NO_JOURNAL = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a message: where it is, short facts, and longer parts."""
+    """The data about a message: its location, short facts, and longer parts."""
 
     id: str
     where: str
@@ -69,7 +69,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Found:
-    """What a search has found, and what could not be searched."""
+    """The results of a search, and notes about what could not be searched."""
 
     messages: list[Facts] = field(default_factory=list[Facts])
     attempts: list[Attempt] = field(default_factory=list[Attempt])
@@ -77,7 +77,7 @@ class Found:
 
 
 async def messages(request: Request) -> Response:
-    """A form, and what it finds; or the latest attempts."""
+    """A search form with its results, or the latest attempts."""
     desk = desk_of(request)
     wanted = request.query_params.get("id", "").strip()
     found = await _find(desk, wanted) if wanted else await _latest(desk)
@@ -159,7 +159,7 @@ async def _look_in_queues(desk: Desk, wanted: str, found: Found) -> None:
 
 
 async def _latest(desk: Desk) -> Found:
-    """The latest attempts that are known, the latest first."""
+    """The latest known attempts, the latest first."""
     found, journal = Found(), desk.sources.journal
     try:
         if journal is not None:
@@ -176,14 +176,14 @@ async def _latest(desk: Desk) -> Found:
 
 
 async def attempts_of(desk: Desk, wanted: str) -> Found:
-    """What is known of a message's attempts."""
+    """The known attempts of a message."""
     found = Found()
     await _add_attempts(desk, wanted, found)
     return found
 
 
 async def _add_attempts(desk: Desk, wanted: str, found: Found) -> None:
-    """Add what the journal and the history know."""
+    """Add the attempts in the journal and the history."""
     wanted = storable_text(wanted)  # as they have recorded it
     seen: set[tuple[str, int | None, int]] = set()
     journal = desk.sources.journal

@@ -26,17 +26,17 @@ _DAY = 86_400.0
 
 
 async def overview(request: Request) -> Response:
-    """Is anything wrong, since when, and how much is going on."""
+    """Current problems and activity."""
     return await _live_page(request, "overview", overview_values)
 
 
 async def handlers(request: Request) -> Response:
-    """What runs for each event, job, command and message."""
+    """The handlers of each event, job, command and message."""
     return await _live_page(request, "handlers", handlers_values)
 
 
 async def workers(request: Request) -> Response:
-    """Who works, and on what."""
+    """The workers and their current messages."""
     return await _live_page(request, "workers", workers_values)
 
 
@@ -47,7 +47,7 @@ async def _live_page(request: Request, name: str, values: Any) -> Response:
 
 
 async def overview_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the overview shows."""
+    """The values of the overview."""
     period = params.get("period", "1h")
     period = period if period in PERIODS else "1h"
     stats = await desk.stats(period)
@@ -70,7 +70,7 @@ async def overview_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A handler: what it receives, how it is doing, and its dead letters."""
+    """A handler: its message type, its health and its dead letters."""
 
     name: str
     text: str
@@ -81,7 +81,7 @@ class Row:
 
 
 async def handlers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the page of handlers shows: a section for each event, and for each other source."""
+    """The values of the page of handlers: a section for each event, and for each other source."""
     period = params.get("period", "1h")
     period = period if period in PERIODS else "1h"
     stats = await desk.stats(period)
@@ -139,7 +139,7 @@ Letters: TypeAlias = dict[tuple[str, str, str], int]
 def _of_events(
     desk: Desk, source: Source, edges: Edges, letters: Letters
 ) -> list[tuple[str, str, list[Row]]]:
-    """A section for each event. What is shown is taken out of ``edges`` and ``letters``."""
+    """A section for each event. Removes its entries from ``edges`` and ``letters``."""
     app = source.service
     assert isinstance(app, Matador)
     ours = [one.name for one in desk.sources.queues if one.source is source]
@@ -193,7 +193,7 @@ def _letters(queue: str, name: str, receiver: str = "") -> str:
 
 
 async def workers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the page of workers shows."""
+    """The values of the page of workers."""
     now = time.time()
     problem = None
     rows: list[Any] = []
@@ -220,4 +220,4 @@ LIVE = {
     "handlers": handlers_values,
     "workers": workers_values,
 }
-"""The pages whose live part can be asked for again and again."""
+"""The pages with a live part."""

@@ -109,7 +109,7 @@ class JobSender:
         ]
 
     def seal(self, once: Once) -> None:
-        """Let nothing more be added under ``once``, where the transport can."""
+        """Close ``once`` for further jobs, if the transport supports it."""
         transport = self.queue.provider.transport
         if transport.capabilities.once and isinstance(transport, Deduplicating):
             self.wait(transport.seal(once))
@@ -124,7 +124,7 @@ class JobSender:
         options: Sequence[tuple[str, str]] | None,
         data: str,
     ) -> StoredJob:
-        # The id of a job may be used again when the job is gone: the time tells them apart.
+        # The id of a job may be reused when the job is gone: the time distinguishes them.
         place = (self.queue.name, original, created_at.isoformat())
         return StoredJob(
             id=derived_id(replay_id, *place),
@@ -141,7 +141,7 @@ def load_queue(reference: str) -> Queue:
 
 
 def check_shared(queue: Queue) -> Queue:
-    """The queue with nothing open, if other processes can see its jobs.
+    """The queue without open connections, if other processes can see its jobs.
 
     Raises:
         ConfigurationError: each process has its own.

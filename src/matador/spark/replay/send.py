@@ -68,7 +68,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Resending:
-    """What a task needs to know. Pickled, with a reference to the application or the queue."""
+    """The data of a task. Pickled, with a reference to the application or the queue."""
 
     ledger: Ledger
     plan: ReplayPlan
@@ -103,7 +103,7 @@ class EventSender:
 
 
 Sender: TypeAlias = EventSender | JobSender
-"""By whom the rows of a replay are sent."""
+"""The senders of the rows of a replay."""
 
 
 @contextlib.contextmanager
@@ -121,9 +121,9 @@ def open_sender(target: Matador | SyncMatador | Queue | str, kind: Kind) -> Gene
 def rare_collections() -> Generator[None]:
     """Keep Python's collector from going through the same objects again and again.
 
-    It does so whenever there are many new ones, and a replay makes nothing but: as many as this for
-    a portion, none of which is garbage that only the collector could find. It took a fourth of the
-    time. What was there before is not looked at, unless the program has its own reasons.
+    The collector runs when there are many new objects, and a replay creates many per portion, none
+    of them cyclic garbage. This took a quarter of the time. Existing objects are frozen, unless the
+    program has frozen objects itself.
     """
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     often = 0 < before[0] < _NEW_OBJECTS  # 0: never
@@ -197,7 +197,7 @@ class _Sending:
                 report(await sending)
             await self._pace.wait(len(portion))
             sending = asyncio.create_task(self._send(portion))
-            await asyncio.sleep(0)  # it runs until it waits for the broker
+            await asyncio.sleep(0)  # let it run until it waits for the broker
         if sending is not None:
             report(await sending)
         return Chunk(self._sent, self._skipped, tuple(self._failed))
@@ -238,7 +238,7 @@ def _items(
 
 
 class _Route(NamedTuple):
-    """Where the rows of an event and an original subscriber go.
+    """The receivers of the rows of an event and an original subscriber.
 
     ``name`` is the subscriber that ids are derived for; ``subscribers`` has the only one that the
     events go to, if any.

@@ -1,7 +1,6 @@
-"""Entries as a foreign program writes them: odd in every part, below the transport.
+"""Entries as a foreign program writes them: odd in every part, bypassing the transport.
 
-``feed`` has a whole application work on them, with good messages between them, and reports what
-should not be.
+``feed`` runs an application on them, with valid messages between them, and reports problems.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ _AT_ONCE = 20  # dead letters in hand: few, so that no lease passes meanwhile
 
 
 class RawEntries(Protocol):
-    """Writes entries straight into a broker's queue, past the transport.
+    """Writes entries directly into a broker's queue, bypassing the transport.
 
-    What is written is anything the broker takes: bodies, headers, properties, fields and columns
-    that are missing, of another type, too long, badly encoded, nested, out of range. All of it must
-    be due at once and stay there: what is delayed, or expires, is never seen.
+    Writes anything that the broker accepts: bodies, headers, properties, fields and columns that
+    are missing, of another type, too long, badly encoded, nested, out of range. Every entry must be
+    due at once and must not expire; otherwise it is never received.
     """
 
     async def write(self, queue: str, random: Random) -> str:
-        """Store one entry in a queue, by its full name; describe it for whoever reads a failure.
+        """Store one entry in a queue, by its full name; return a description for failure messages.
 
         The same state of ``random`` gives the same entry.
         """
@@ -58,7 +57,7 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 @dataclass
 class RawReport:
-    """What became of the entries; ``problems`` must be empty."""
+    """The outcomes of the entries; ``problems`` must be empty."""
 
     written: int = 0
     neighbors: int = 0
@@ -104,7 +103,7 @@ async def feed(
 
 
 class _Run(Hooks):
-    """One application on one transport, and all that is seen of both."""
+    """One application on one transport, with observations of both."""
 
     def __init__(
         self, transport: Transport, topology: Topology, *, patience: float, quiet: float
@@ -155,7 +154,6 @@ class _Run(Hooks):
         self._problem(f"{failed} could not store a message: {error}")
 
     def dropped(self, queue: str, number: int) -> None:
-        """See ``TransportObserver``."""
         raise AssertionError("nothing may be dropped here")
 
     @property
@@ -169,7 +167,9 @@ class _Run(Hooks):
     # -- what is done -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Once the application runs: watch it, and listen where a letter would be gone unheard."""
+        """Once the application runs: observe it, and subscribe where a dead letter would otherwise
+        be lost.
+        """
         self._watching = True
         if not self._transport.capabilities.browse:
             await self._drain()
@@ -185,7 +185,7 @@ class _Run(Hooks):
             self._problem(f"it happened with: {described}")
 
     async def finish(self) -> None:
-        """See that everything has ended, and how."""
+        """Check that every entry has an outcome."""
         report = self.report
 
         async def ended() -> bool:
@@ -225,7 +225,7 @@ class _Run(Hooks):
             task.cancel()
 
     async def look_again(self) -> None:
-        """After the application has stopped: nothing was held, so nothing comes back."""
+        """After the application has stopped, check that no message comes back."""
         await self._transport.connect()
         try:
             await self._transport.apply_topology(self._topology)
@@ -259,7 +259,7 @@ class _Run(Hooks):
     async def _wait(
         self, condition: Callable[[], Awaitable[bool]], what: Callable[[], str]
     ) -> None:
-        """For as long as anything moves; ``patience`` is for standing still."""
+        """Wait while there is progress; ``patience`` limits the time without progress."""
         while True:
             before = self._progress
             try:
@@ -291,8 +291,9 @@ class _Run(Hooks):
                 outcomes = await self._transport.settle([Complete(d.receipt) for d in deliveries])
                 for outcome in outcomes:
                     self._drained += outcome is None
-                    # One that was lost comes again: a slow machine is no finding.
+                    # A letter whose lease expired is delivered again: a slow machine is not a
+                    # finding.
                     if not isinstance(outcome, LeaseLostError | None):
                         self._problem(f"a dead letter could not be settled: {outcome!r}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        except Exception as error:  # noqa: BLE001 - any error is a finding
             self._problem(f"dead letters could not be received: {error!r}")

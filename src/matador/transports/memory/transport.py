@@ -135,7 +135,7 @@ class MemoryTransport(BaseTransport):
         return subscription
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. Each settlement is atomic."""
+        """Each settlement is atomic."""
         return self._connected.settle(settlements)
 
     # -- optional abilities -----------------------------------------------------------------------

@@ -192,7 +192,7 @@ class StoredTransport(RedisServerTransport, ABC):
         return await self._create_lost_queues(messages, send, lambda message: message.queue)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. Each is atomic."""
+        """Each is atomic."""
 
         async def settle(some: Sequence[Settlement]) -> Outcomes:
             connection = await self._client.connection()
@@ -268,7 +268,7 @@ class StoredTransport(RedisServerTransport, ABC):
             await upkeep.close()
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``. Stale messages count as in flight until they are delivered again."""
+        """Stale messages count as in flight until they are delivered again."""
         ready, delayed, in_flight = await self._find("depth", queue)
         return QueueDepth(ready=ready, delayed=delayed, in_flight=in_flight)
 

@@ -98,7 +98,7 @@ class RedisListTransport(StoredTransport):
         return key_of(f"{self._prefix}-list", queue)
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Lists have no priorities, no retention and no limits."""
+        """Lists have no priorities, no retention and no limits."""
         letters = [name for _, _, name in topology.dead_letter_names()]
         names = [topology.full_name(queue.name) for queue in topology.queues]
         await self._declare_all({name: [] for name in (*names, *letters)})

@@ -266,7 +266,7 @@ class RedisTransport(StoredTransport):
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``. Delayed messages come last, in order of their time."""
+        """Delayed messages come last, in order of their time."""
         seen = browsing.browse(self._client, queue, self._key(queue), after)
         for _ in itertools.count() if limit is None else range(limit):
             if (stored := await anext(seen, None)) is None:
@@ -289,7 +289,7 @@ class RedisTransport(StoredTransport):
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[StoredMessage]:
-        """See ``Replaying``. A delayed message is read once it is due."""
+        """A delayed message is read once it is due."""
         return await browsing.read(self._client, queue, self._key(queue), after, limit)
 
     async def send_once(
