@@ -25,7 +25,7 @@ _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 300.0
 
 
-class Changes:
+class ProblemChanges:
     """Tracks problems that have begun and ended, ignoring short ones."""
 
     def __init__(self, steady: float | None = None) -> None:
@@ -59,7 +59,7 @@ class Alerts:
     def __init__(self, desk: Desk, url: str) -> None:
         self._desk = desk
         self._url = url
-        self._changes = Changes()
+        self._changes = ProblemChanges()
 
     async def keep_telling(self) -> None:
         """Check for changes after each poll of the dashboard, until canceled."""

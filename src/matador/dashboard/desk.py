@@ -82,7 +82,7 @@ class Desk:
         Raises:
             HistoryError: it could not be recorded.
         """
-        await asyncio.to_thread(self.audit.add, who(request), action, **details)
+        await asyncio.to_thread(self.audit.add, user_of(request), action, **details)
 
 
 async def within(call: Awaitable[T]) -> T:
@@ -91,7 +91,7 @@ async def within(call: Awaitable[T]) -> T:
         return await call
 
 
-def who(request: Request) -> str:
+def user_of(request: Request) -> str:
     """The user of a request, for the audit log: role, session and address."""
     session = session_of(request)
     address = request.client.host if request.client is not None else "unknown"

@@ -53,7 +53,7 @@ _COLUMNS = (
 )
 
 
-class Entry(NamedTuple):
+class IndexedLetter(NamedTuple):
     """One dead letter of the index. ``queue`` is the name of its work queue in the dashboard."""
 
     number: int
@@ -302,7 +302,7 @@ class LetterIndex:
         found = self._all(f"SELECT number FROM letters WHERE {where} ORDER BY number", *values)
         return [number for (number,) in found]
 
-    def page(self, chosen: IndexFilter, before: int | None, limit: int) -> list[Entry]:
+    def page(self, chosen: IndexFilter, before: int | None, limit: int) -> list[IndexedLetter]:
         """Letters that match, the latest first, starting before a number."""
         where, values = chosen.condition()
         found = self._all(
@@ -312,24 +312,24 @@ class LetterIndex:
             before or 2**62,
             limit,
         )
-        return [Entry(*row) for row in found]
+        return [IndexedLetter(*row) for row in found]
 
-    def entries(self, numbers: Sequence[int]) -> list[Entry]:
+    def entries(self, numbers: Sequence[int]) -> list[IndexedLetter]:
         """The letters with these numbers that are still there."""
         marks = ", ".join("?" * len(numbers))
         found = self._all(
             f"SELECT {_COLUMNS} FROM letters WHERE number IN ({marks}) ORDER BY number", *numbers
         )
-        return [Entry(*row) for row in found]
+        return [IndexedLetter(*row) for row in found]
 
-    def find(self, wanted: str, limit: int = 20) -> list[Entry]:
+    def find(self, wanted: str, limit: int = 20) -> list[IndexedLetter]:
         """Letters by id, by the start of one, or by correlation id."""
         found = self._all(
             f"SELECT {_COLUMNS} FROM letters WHERE id = ? OR correlation_id = ? "
             "OR (id >= ? AND id < ?) ORDER BY number DESC LIMIT ?",
             *(wanted, wanted, wanted, wanted + "\U0010ffff", limit),
         )
-        return [Entry(*row) for row in found]
+        return [IndexedLetter(*row) for row in found]
 
     def number_of(self, queue: WatchedQueue, letter: Letter) -> int | None:
         """The number of a letter, if it is known."""
@@ -390,7 +390,7 @@ class LetterIndex:
         )
         return [value for (value,) in found]
 
-    async def letter(self, entry: Entry) -> Letter | None:
+    async def letter(self, entry: IndexedLetter) -> Letter | None:
         """The letter itself, read from its queue; None if it is gone."""
         before = self._all(
             "SELECT position FROM letters NOT INDEXED WHERE queue = ? AND kind = ? AND number < ? "

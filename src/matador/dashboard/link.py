@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from matador.dashboard.sources import Source, Sources
+from matador.dashboard.sources import Sources, WatchedSource
 from matador.errors import ConnectionFailedError, MatadorError
 
 log = logging.getLogger("matador.dashboard")
@@ -27,8 +27,8 @@ class Link:
         self._sources = sources
         self._when_connected = when_connected
         self._trying: list[asyncio.Task[None]] = []
-        self._linked: list[Source] = []
-        self._opened: list[Source] = []
+        self._linked: list[WatchedSource] = []
+        self._opened: list[WatchedSource] = []
 
     async def open(self) -> None:
         """Connect, or keep retrying in the background if a broker cannot be reached.
@@ -63,7 +63,7 @@ class Link:
         for source in self._linked:
             await source.transport.disconnect()
 
-    async def _first(self, source: Source) -> None:
+    async def _first(self, source: WatchedSource) -> None:
         try:
             await self._connect(source)
         except (ConnectionFailedError, TimeoutError) as error:
@@ -72,7 +72,7 @@ class Link:
             again = self._try_again(source)
             self._trying.append(asyncio.create_task(again, name="matador-dashboard-link"))
 
-    async def _connect(self, source: Source) -> None:
+    async def _connect(self, source: WatchedSource) -> None:
         if source.missing is not None:
             raise ConnectionFailedError(source.missing)  # the dashboard does not create storage
         async with asyncio.timeout(_PATIENCE):
@@ -82,7 +82,7 @@ class Link:
                 await one.checkpoints.open()
                 self._opened.append(one)
 
-    async def _try_again(self, source: Source) -> None:
+    async def _try_again(self, source: WatchedSource) -> None:
         pause = _FIRST_PAUSE
         while True:
             await asyncio.sleep(pause)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from matador.dashboard.letter_index import LetterIndex
-from matador.dashboard.sources import Source, Sources, WatchedQueue
+from matador.dashboard.sources import Sources, WatchedQueue, WatchedSource
 from matador.errors import MatadorError
 from matador.events.queue_counts import QueueCounts
 from matador.observe.history.store import Depth, HistoryStore
@@ -58,8 +58,8 @@ class Snapshot:
 
     at: float = 0.0
     queues: tuple[QueueView, ...] = ()
-    problems: Mapping[Source, tuple[str, float]] = field(
-        default_factory=dict[Source, tuple[str, float]]
+    problems: Mapping[WatchedSource, tuple[str, float]] = field(
+        default_factory=dict[WatchedSource, tuple[str, float]]
     )
     cannot: tuple[str, ...] = field(default=())
 
@@ -157,7 +157,7 @@ class Monitor:
         now, before = time.time(), self.snapshot
         looks = await few_at_once(self._look_at, self._sources.all)
         known = {view.watched: view for view in before.queues}
-        problems: dict[Source, tuple[str, float]] = {}
+        problems: dict[WatchedSource, tuple[str, float]] = {}
         for source, found in zip(self._sources.all, looks, strict=True):
             if isinstance(found, str):
                 since = before.problems.get(source, ("", now))[1]
@@ -169,7 +169,7 @@ class Monitor:
         if len(problems) < len(self._sources.all):
             await self._keep(now)
 
-    async def _look_at(self, source: Source) -> Sequence[QueueView] | str:
+    async def _look_at(self, source: WatchedSource) -> Sequence[QueueView] | str:
         """The current queues of a source, or the reason why they are unknown."""
         name = "the broker"
         try:
@@ -192,7 +192,7 @@ class Monitor:
             log.exception("the dashboard could not poll %s", source.name)
             return f"{source.name}: unexpected {type(error).__name__}: {error}"
 
-    async def _queues(self, source: Source) -> Sequence[QueueView]:
+    async def _queues(self, source: WatchedSource) -> Sequence[QueueView]:
         async def oldest(counts: QueueCounts) -> float | None:
             depth = counts.depth
             if depth is None or not depth.ready + depth.in_flight:
@@ -208,7 +208,7 @@ class Monitor:
             for one, age in zip(watched, ages, strict=True)
         ]
 
-    def _cannot(self, problems: Mapping[Source, object]) -> list[str]:
+    def _cannot(self, problems: Mapping[WatchedSource, object]) -> list[str]:
         said: list[str] = []
         for source in self._sources.all:
             if source in problems:

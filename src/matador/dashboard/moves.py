@@ -18,7 +18,7 @@ from matador.errors import MatadorError
 from matador.runtime.dead_letters import BATCH
 
 Verb: TypeAlias = Literal["redrive", "purge"]
-State: TypeAlias = Literal["counting", "counted", "running", "done", "failed", "cancelled"]
+State: TypeAlias = Literal["counting", "counted", "running", "done", "failed", "canceled"]
 
 _MOST_KEPT = 100
 _MOST_ERRORS = 20
@@ -29,7 +29,7 @@ Choose: TypeAlias = Callable[[Callable[[int], None]], Awaitable[list[int]]]
 
 
 @dataclass(slots=True)
-class Move:
+class BulkMove:
     """A move of chosen letters and its progress."""
 
     id: str
@@ -60,7 +60,7 @@ class Move:
     @property
     def is_over(self) -> bool:
         """Whether it has ended."""
-        return self.state in ("done", "failed", "cancelled")
+        return self.state in ("done", "failed", "canceled")
 
 
 class Moves:
@@ -77,21 +77,21 @@ class Moves:
         self._when_moved = when_moved
         self._index = index
         self._audit = audit
-        self._moves: OrderedDict[str, Move] = OrderedDict()
+        self._moves: OrderedDict[str, BulkMove] = OrderedDict()
         self._turn = asyncio.Lock()
 
-    def find(self, move_id: str) -> Move | None:
+    def find(self, move_id: str) -> BulkMove | None:
         """The move with that id."""
         return self._moves.get(move_id)
 
     @property
-    def recent(self) -> list[Move]:
+    def recent(self) -> list[BulkMove]:
         """The moves, the latest first."""
         return list(reversed(self._moves.values()))
 
-    def begin(self, verb: Verb, what: str, choose: Choose) -> Move:
+    def begin(self, verb: Verb, what: str, choose: Choose) -> BulkMove:
         """Start to count. Nothing is moved before ``confirm``."""
-        move = Move(secrets.token_urlsafe(9), verb, what)
+        move = BulkMove(secrets.token_urlsafe(9), verb, what)
         self._moves[move.id] = move
         for old in list(self._moves.values())[:-_MOST_KEPT]:
             if old.state not in ("counting", "running"):
@@ -108,7 +108,7 @@ class Moves:
         self._run(move, count())
         return move
 
-    def confirm(self, move: Move, who: str) -> bool:
+    def confirm(self, move: BulkMove, who: str) -> bool:
         """Start a move. False if it does not wait for confirmation."""
         if move.state != "counted":
             return False
@@ -120,12 +120,12 @@ class Moves:
         self._run(move, self._carry_out(move, who))
         return True
 
-    def cancel(self, move: Move) -> None:
+    def cancel(self, move: BulkMove) -> None:
         """Stop it. What was moved so far stays moved."""
         if move.task is not None and not move.task.done():
             move.task.cancel()
         elif not move.is_over:
-            move.state = "cancelled"
+            move.state = "canceled"
 
     async def stop(self) -> None:
         """Stop all of them."""
@@ -134,12 +134,12 @@ class Moves:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _run(self, move: Move, work: Awaitable[None]) -> None:
+    def _run(self, move: BulkMove, work: Awaitable[None]) -> None:
         async def run() -> None:
             try:
                 await work
             except asyncio.CancelledError:
-                move.state = "cancelled"
+                move.state = "canceled"
                 raise
             except MatadorError as error:
                 move.state, move.problem = "failed", str(error)
@@ -148,7 +148,7 @@ class Moves:
 
         move.task = asyncio.create_task(run())
 
-    async def _carry_out(self, move: Move, who: str) -> None:
+    async def _carry_out(self, move: BulkMove, who: str) -> None:
         try:
             async with self._turn:
                 for numbers in batches(move.numbers, BATCH):
@@ -160,7 +160,7 @@ class Moves:
             counts = {"done": move.done, "gone": move.gone, "held": move.held}
             self._audit.add(who, f"{move.verb} {state}", move=move.id, **counts, failed=move.failed)
 
-    async def _move_some(self, move: Move, chosen: Sequence[int]) -> None:
+    async def _move_some(self, move: BulkMove, chosen: Sequence[int]) -> None:
         entries = await asyncio.to_thread(self._index.entries, chosen)
         move.gone += len(chosen) - len(entries)
         for name, of_queue in groupby(sorted(entries, key=_queue_of), key=_queue_of):

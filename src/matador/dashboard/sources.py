@@ -33,7 +33,7 @@ _IN_HISTORY: Final = {"events": "event", "jobs": "job", "rpc": "rpc"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source(observed.Source):
+class WatchedSource(observed.Source):
     """A service that receives messages, with the abilities of its transport."""
 
     @property
@@ -117,7 +117,7 @@ class WatchedQueue:
     name: str
     full_name: str
     queue: WorkQueue
-    source: Source
+    source: WatchedSource
 
     @property
     def kinds(self) -> list[DeadLetterKind]:
@@ -142,7 +142,7 @@ class Sources:
                     f"subscribers and queue services, got {one!r}"
                 )
         found = observed.sources({str(at): one for at, one in enumerate(given)})
-        self.all = tuple(Source(_name(one.service), one.service, one.jobs) for one in found)
+        self.all = tuple(WatchedSource(_name(one.service), one.service, one.jobs) for one in found)
         if not self.all:
             raise ConfigurationError(
                 "there is nothing to show: give an application, a job queue, an RPC server, a "
@@ -192,9 +192,9 @@ def _name(service: Target) -> str:
             return "channels"
 
 
-def _named(sources: Sequence[Source]) -> Iterable[WatchedQueue]:
+def _named(sources: Sequence[WatchedSource]) -> Iterable[WatchedQueue]:
     """All queues with names that differ: short, full, with the way in, or numbered."""
-    every: list[tuple[Source, WorkQueue]] = []
+    every: list[tuple[WatchedSource, WorkQueue]] = []
     seen: set[tuple[str, str]] = set()
     for source in sources:
         for queue in source.topology.queues:

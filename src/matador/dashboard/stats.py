@@ -9,7 +9,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from matador.charts.markup import Html, element, joined
-from matador.charts.svg import NARROW, WIDE, Series, in_every_width, legend, lines, stacked_bars
+from matador.charts.svg import (
+    NARROW,
+    WIDE,
+    ChartSeries,
+    in_every_width,
+    legend,
+    lines,
+    stacked_bars,
+)
 from matador.observe.history.records import OutcomeKey, OutcomeTotals, percentile
 from matador.observe.history.store import HistoryStore
 
@@ -112,7 +120,7 @@ class Stats:
     def throughput(self) -> Html:
         """The outcomes of attempts, as a chart."""
         series = [
-            Series(name, self.outcomes[outcome], style)
+            ChartSeries(name, self.outcomes[outcome], style)
             for outcome, (name, style) in _OUTCOMES.items()
         ]
         return self._figure("Attempts by outcome", stacked_bars, series, WIDE)
@@ -120,16 +128,19 @@ class Stats:
     def running_times(self) -> Html:
         """How long subscribers ran, as a chart."""
         styles = {"p50": "good", "p95": "bad"}
-        series = [Series(name, self.durations[name], style) for name, style in styles.items()]
+        series = [ChartSeries(name, self.durations[name], style) for name, style in styles.items()]
         return self._figure("Running time of subscribers", lines, series, NARROW)
 
     def backlog(self) -> Html:
         """Waiting messages and dead letters, as a chart."""
-        series = [Series("waiting", self.depths, "sent"), Series("dead letters", self.dead, "bad")]
+        series = [
+            ChartSeries("waiting", self.depths, "sent"),
+            ChartSeries("dead letters", self.dead, "bad"),
+        ]
         return self._figure("Waiting messages and dead letters", stacked_bars, series, NARROW)
 
     def _figure(
-        self, label: str, draw: Callable[..., Html], series: list[Series], widest: int
+        self, label: str, draw: Callable[..., Html], series: list[ChartSeries], widest: int
     ) -> Html:
         drawn = in_every_width(draw, self.times, self.step, series, widest)
         return element("figure", joined(legend(series), drawn), aria_label=label)

@@ -72,7 +72,7 @@ class Target(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
-class Lane(msgspec.Struct, frozen=True):
+class SubscriberLane(msgspec.Struct, frozen=True):
     """How the messages of an event reach one subscriber. ``stencil``: None if the codec has none or
     the subscriber cannot be reached; ``error``: the reason; ``elsewhere``: it is a stub.
     """
@@ -96,7 +96,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
     event: EventType
     encode: PayloadEncoder
-    lanes: tuple[Lane, ...]
+    lanes: tuple[SubscriberLane, ...]
     keeps_id: bool
     conditional: bool
 
@@ -131,7 +131,7 @@ class Outgoing(Parcel, gc=False, kw_only=True):
         posted: its future outcome in the outbox.
     """
 
-    lane: Lane
+    lane: SubscriberLane
     error: MatadorError | None = None
     warnings: tuple[str, ...] = ()
     sendable: bool = True
@@ -225,7 +225,7 @@ class FanOut:
             any(one.subscriber.enabled is not None for one in targets),
         )
 
-    def _lane(self, event: EventType, target: Target) -> Lane:
+    def _lane(self, event: EventType, target: Target) -> SubscriberLane:
         subscriber = target.subscriber
         docket = Docket(
             event_key=event.key,
@@ -252,7 +252,7 @@ class FanOut:
         kind = Kind(
             "event", event.key, name, queue, self._transport, docket.importance, event.description
         )
-        return Lane(target, name, queue, docket, kind, stencil, error, elsewhere)
+        return SubscriberLane(target, name, queue, docket, kind, stencil, error, elsewhere)
 
     def _chosen(self, event: EventType, options: SendOptions) -> tuple[Target, ...]:
         targets = self._targets.get(event.key, ())
@@ -400,7 +400,7 @@ class FanOut:
 
     def _special(
         self,
-        lane: Lane,
+        lane: SubscriberLane,
         id: str,
         data: msgspec.Raw,
         more: _More,
@@ -510,7 +510,7 @@ def derived_id(*parts: str) -> str:
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
-def _id(given: str, prepared: Prepared, lane: Lane) -> str:
+def _id(given: str, prepared: Prepared, lane: SubscriberLane) -> str:
     return given if prepared.keeps_id else derived_id(given, lane.subscriber)
 
 

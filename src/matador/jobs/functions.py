@@ -202,7 +202,7 @@ class DeclaredJob(Generic[P, R]):
         if not shape.fills:
             return function(*args, **kwargs)
         own = {name: kwargs.pop(name) for name in shape.fills if name in kwargs}
-        nobody: ActiveJob[Any] = ActiveJob(
+        unused: ActiveJob[Any] = ActiveJob(
             id="",
             name=self._name,
             queue=self._queue.name,
@@ -210,7 +210,7 @@ class DeclaredJob(Generic[P, R]):
             status="active",
             created_at=EPOCH,
         )  # no worker runs it
-        return function(**shape.data(args, kwargs), **{**shape.filled(nobody), **own})
+        return function(**shape.data(args, kwargs), **{**shape.filled(unused), **own})
 
     def with_options(self, **options: Unpack[JobOptions]) -> DeclaredJob[P, R]:
         """The same job with other options: ``welcome.with_options(delay=10).add(...)``.

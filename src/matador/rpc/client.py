@@ -29,7 +29,7 @@ from matador.model.options import Seconds, optional_whole_number, seconds, whole
 from matador.policy.backoff import Backoff, Exponential
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.recovery import Recovery
-from matador.rpc.replies import Replies, Waiting
+from matador.rpc.replies import ReplyRouter, Waiting
 from matador.rpc.wire import CORRELATION_ID, command_name, non_empty, read_reply
 from matador.runtime.blocking import Blocking, blocking
 from matador.runtime.facts import Way
@@ -149,7 +149,7 @@ class RpcClient(MessageService):
         check_arguments(self._where, circuit_breaker=circuit_breaker)
         self._retry = retry
         self._breaker = circuit_breaker
-        self._replies: Replies | None = None
+        self._replies: ReplyRouter | None = None
         self._pending: set[Waiting] = set()
         self._decoders: dict[Any, Callable[[bytes], Any]] = {}
 
@@ -174,7 +174,7 @@ class RpcClient(MessageService):
     # -- life cycle -------------------------------------------------------------------------------
 
     async def _open(self, transport: Transport) -> None:
-        self._replies = await Replies.open(transport)
+        self._replies = await ReplyRouter.open(transport)
         self._at_end("stop receiving replies", self._close_replies)
         self._open_outbox(transport, recovery=self._recovery, breaker=self._breaker)
 

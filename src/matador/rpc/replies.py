@@ -1,7 +1,7 @@
 """Receives replies and passes each to the call that waits for it.
 
-A transport has one reply address. Clients that share a transport share its ``Replies``, which the
-transport stores.
+A transport has one reply address. Clients that share a transport share its ``ReplyRouter``, which
+the transport stores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Waiting:
             self.reply.set_exception(error)
 
 
-class Replies:
+class ReplyRouter:
     """The replies of one transport. Made by ``open``, ended by ``close``."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Replies:
         self._reader: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, transport: Transport) -> Replies:
+    async def open(cls, transport: Transport) -> ReplyRouter:
         """Open the replies of this transport for another client.
 
         Raises:
@@ -71,7 +71,7 @@ class Replies:
                 f"the transport {transport.name!r} cannot receive replies, so it cannot be used "
                 f"for calls; use RabbitMQ, Redis, SQLite or memory"
             )
-        found: Replies = transport.shared.setdefault(cls, cls())
+        found: ReplyRouter = transport.shared.setdefault(cls, cls())
         async with found._opening:
             await found._start(transport)
         return found

@@ -21,7 +21,7 @@ from matador.storage.options import NO_OPTIONS, StorageOptions
 
 _BUFFER = 256 * 1024
 _PART = 8 * 1024 * 1024  # bytes of an object that is read whole, at a time
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST = 600
 _QUERY = re.compile(r"(?<=\S)\?\S+")
 _REASON = re.compile(r"<Code>([^<]*)</Code>.*?<Message>([^<]*)")
@@ -180,7 +180,7 @@ class ObjectStorage:
 def store_error(error: BaseException, options: StorageOptions, where: str) -> ObjectStoreError:
     """An error of a store, in one line, without colors and secrets."""
     said: list[str] = []
-    for line in _COLOURS.sub("", str(error)).splitlines():
+    for line in _COLORS.sub("", str(error)).splitlines():
         if (reason := _REASON.search(line)) is not None:  # the rest of the XML does not help
             said.append(f"{reason[1]}: {reason[2]}")
             break

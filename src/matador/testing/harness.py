@@ -83,7 +83,7 @@ class Harness:
         services: Sequence[Service],
         transport: MemoryTransport,
         clock: ManualClock,
-        record: Record,
+        record: Recorder,
     ) -> None:
         self.transport = transport
         self.clock = clock
@@ -245,7 +245,7 @@ class Harness:
         raise ConfigurationError(f"nothing here is named {name!r}{suggestion(name, known)}")
 
 
-class Record(Hooks):
+class Recorder(Hooks):
     """Hooks that record what happens, for every way in."""
 
     def __init__(self) -> None:
@@ -261,8 +261,8 @@ class Record(Hooks):
         self.send_errors.append(event)
 
     def on_worker_before_process(self, event: Received) -> None:
-        who = event.receiver if event.way == "event" else event.queue
-        self.running[event.id] = f"{who} of {event.name} (attempt {event.attempt})"
+        receiver = event.receiver if event.way == "event" else event.queue
+        self.running[event.id] = f"{receiver} of {event.name} (attempt {event.attempt})"
 
     def on_attempted(self, batch: Sequence[Attempt]) -> None:
         for attempt in batch:

@@ -23,14 +23,14 @@ from matador.rpc import RpcClient, RpcServer
 from matador.runtime.checkpoints import CheckpointStore, MemoryCheckpointStore
 from matador.runtime.service import Service
 from matador.testing.clock import ManualClock
-from matador.testing.harness import Harness, Record
+from matador.testing.harness import Harness, Recorder
 from matador.transports.memory import MemoryTransport
 
 T = TypeVar("T")
 
 _LAST_CALLBACKS = 1.0
 
-_Parts: TypeAlias = tuple[Sequence[Service], MemoryTransport, ManualClock, Record]
+_Parts: TypeAlias = tuple[Sequence[Service], MemoryTransport, ManualClock, Recorder]
 """The arguments of every harness."""
 
 
@@ -240,7 +240,7 @@ async def _running(
     checkpoints: CheckpointStore | None,
 ) -> AsyncGenerator[Harness]:
     x = _app_of(given) if isinstance(given, Schema) else given
-    transport, record = _Reaching(clock=clock), Record()
+    transport, record = _Reaching(clock=clock), Recorder()
     store = MemoryCheckpointStore(clock=clock) if checkpoints is None else checkpoints
     async with AsyncExitStack() as stack:
         stack.push_async_callback(transport.disconnect)

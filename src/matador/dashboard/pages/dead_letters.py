@@ -18,10 +18,10 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from matador.dashboard.desk import Desk, desk_of, who
+from matador.dashboard.desk import Desk, desk_of, user_of
 from matador.dashboard.guard import field, form_of, read_number
-from matador.dashboard.letter_index import BATCH, Entry, IndexFilter
-from matador.dashboard.moves import Move
+from matador.dashboard.letter_index import BATCH, IndexedLetter, IndexFilter
+from matador.dashboard.moves import BulkMove
 from matador.dashboard.pages.errors import not_found, said
 from matador.dashboard.sources import WatchedQueue
 from matador.errors import ConfigurationError, MatadorError, QueueNotFoundError
@@ -101,7 +101,7 @@ class Search:
 class Scan:
     """Letters that were found by reading payloads, and the position to continue from."""
 
-    entries: list[Entry]
+    entries: list[IndexedLetter]
     looked_at: int
     more: str | None
     doubts: list[str]
@@ -335,7 +335,7 @@ async def edited(request: Request) -> Response:
     return said(request, done, link="/dead-letters", label="Back to the dead letters")
 
 
-async def _one(desk: Desk, number: str) -> tuple[Entry | None, Letter | None]:
+async def _one(desk: Desk, number: str) -> tuple[IndexedLetter | None, Letter | None]:
     wanted = read_number(number)
     found = [] if wanted is None else desk.index.entries([wanted])
     if not found:
@@ -426,8 +426,8 @@ async def confirm_move(request: Request) -> Response:
         return not_found(request, "There is no such move any more.")
     if move.verb == "purge" and field(form, "sure") != "purge":
         return said(request, "Type the word purge to confirm.", HTTPStatus.BAD_REQUEST)
-    if not desk.moves.confirm(move, who(request)):
-        return said(request, "This was confirmed or cancelled before.", HTTPStatus.CONFLICT)
+    if not desk.moves.confirm(move, user_of(request)):
+        return said(request, "This was confirmed or canceled before.", HTTPStatus.CONFLICT)
     return RedirectResponse(f"/moves/{move.id}", HTTPStatus.SEE_OTHER)
 
 
@@ -444,7 +444,7 @@ async def cancel_move(request: Request) -> Response:
 
 async def move_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
     """The values of the live part of a move."""
-    move: Move | None = desk.moves.find(params.get("id", ""))
+    move: BulkMove | None = desk.moves.find(params.get("id", ""))
     if move is None:
         raise MatadorError("there is no such move")
     return {"move": move}

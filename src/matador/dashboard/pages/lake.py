@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from matador.dashboard.desk import Desk, desk_of, who
+from matador.dashboard.desk import Desk, desk_of, user_of
 from matador.dashboard.guard import field, form_of, session_of
 from matador.dashboard.pages.errors import not_found, said
 from matador.errors import MatadorError
@@ -138,7 +138,7 @@ async def confirm_replay(request: Request) -> Response:
     found = None if desk.lake is None else desk.lake.find(request.path_params["id"])
     if desk.lake is None or found is None:
         return not_found(request, "There is no such replay any more.")
-    if not desk.lake.confirm(found, who(request)):
+    if not desk.lake.confirm(found, user_of(request)):
         text = (
             "This is not waiting to be confirmed: it was sent before, is being counted, or failed."
         )

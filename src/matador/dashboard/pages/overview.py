@@ -16,7 +16,7 @@ from starlette.responses import Response
 from matador.dashboard.desk import Desk, desk_of
 from matador.dashboard.pages.listing import listing
 from matador.dashboard.problems import find_problems, is_alive, living_workers
-from matador.dashboard.sources import Source
+from matador.dashboard.sources import WatchedSource
 from matador.dashboard.stats import LATELY, PERIODS, Edge
 from matador.errors import HistoryError
 from matador.events.app import Matador
@@ -69,7 +69,7 @@ async def overview_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HandlerRow:
     """A handler: its message type, its health and its dead letters."""
 
     name: str
@@ -94,11 +94,11 @@ async def handlers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
         else:
             sections.append(_of_others(desk, source, edges, letters))
     rest = [
-        Row(name, event or "cannot be decoded", "", edge, 0, "")
+        HandlerRow(name, event or "cannot be decoded", "", edge, 0, "")
         for (event, name), edge in sorted(edges.items())
     ]
     rest += [
-        Row(
+        HandlerRow(
             name,
             event or "cannot be decoded",
             f"queue {queue}",
@@ -112,7 +112,7 @@ async def handlers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
         note = "What workers or dead letters mention, and nothing here is declared for."
         sections.append(("Others", note, rest))
 
-    def most(of: Callable[[Row], float]) -> Callable[[Section], float]:
+    def most(of: Callable[[HandlerRow], float]) -> Callable[[Section], float]:
         return lambda section: max(map(of, section[2]), default=0)
 
     chosen = listing(
@@ -129,7 +129,7 @@ async def handlers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
     return {"chosen": chosen, "stats": stats, "period": period, "periods": PERIODS}
 
 
-Section: TypeAlias = tuple[str, str, list[Row]]
+Section: TypeAlias = tuple[str, str, list[HandlerRow]]
 
 
 Edges: TypeAlias = dict[tuple[str, str], Edge]
@@ -137,15 +137,15 @@ Letters: TypeAlias = dict[tuple[str, str, str], int]
 
 
 def _of_events(
-    desk: Desk, source: Source, edges: Edges, letters: Letters
-) -> list[tuple[str, str, list[Row]]]:
+    desk: Desk, source: WatchedSource, edges: Edges, letters: Letters
+) -> list[tuple[str, str, list[HandlerRow]]]:
     """A section for each event. Removes its entries from ``edges`` and ``letters``."""
     app = source.service
     assert isinstance(app, Matador)
     ours = [one.name for one in desk.sources.queues if one.source is source]
-    sections: list[tuple[str, str, list[Row]]] = []
+    sections: list[tuple[str, str, list[HandlerRow]]] = []
     for event, subscribers in app.schema:
-        rows: list[Row] = []
+        rows: list[HandlerRow] = []
         for one in subscribers:
             keys = [key for key in letters if key[0] in ours and key[1:] == (event.key, one.name)]
             number = sum(letters.pop(key) for key in keys)
@@ -153,17 +153,17 @@ def _of_events(
             more = f"queue {queue} · idempotent: {one.idempotent} · {one.importance}"
             edge = edges.pop((event.key, one.name), Edge())
             link = _letters("", event.key, one.name)
-            rows.append(Row(one.name, one.description, more, edge, number, link))
+            rows.append(HandlerRow(one.name, one.description, more, edge, number, link))
         also = f" Also known as {', '.join(event.aliases)}." if event.aliases else ""
         sections.append((event.key, f"{event.description}{also}", rows))
     return sections
 
 
 def _of_others(
-    desk: Desk, source: Source, edges: Edges, letters: Letters
-) -> tuple[str, str, list[Row]]:
+    desk: Desk, source: WatchedSource, edges: Edges, letters: Letters
+) -> tuple[str, str, list[HandlerRow]]:
     """A section for a source that has no events: what it declares, and what was seen there."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, HandlerRow] = {}
     declared = dict(source.handlers)
     queues = [one for one in desk.sources.queues if one.source is source]
     seen = {
@@ -179,7 +179,7 @@ def _of_others(
         name = titles.get(title) or title.removesuffix(source.title_of(""))
         edge, function = by_title.get(title, Edge()), declared.get(name, "")
         link = _letters(queues[0].name if len(queues) == 1 else "", name)
-        rows[name] = Row(name or "cannot be decoded", function, "", edge, counts[name], link)
+        rows[name] = HandlerRow(name or "cannot be decoded", function, "", edge, counts[name], link)
     where = f"{source.way}, {source.transport.name}"
     if isinstance(source.service, Subscriber):
         bound = (f"{pattern} → {route.handler}" for pattern, route in source.service.bindings)

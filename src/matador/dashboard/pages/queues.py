@@ -1,4 +1,4 @@
-"""Queues: all of them, one with its messages, pausing, and cancelling what waits."""
+"""Queues: all of them, one with its messages, pausing, and canceling waiting messages."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def cancel(request: Request) -> Response:
     places = [Place(full, position, id_, full) for id_, position in chosen]
     moved = await within(found.source.letters.purge(places))
     desk.monitor.look_soon()
-    text = f"{plural(moved.done, 'message')} cancelled."
+    text = f"{plural(moved.done, 'message')} canceled."
     if left := moved.gone + moved.held:
         text += f" {plural(left, 'message')} handled, or gone, in the meantime."
     text += "".join(f" {id_}: {error}." for id_, error in moved.failed)

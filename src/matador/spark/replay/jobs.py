@@ -20,7 +20,7 @@ from matador.loading import load_object
 from matador.model.message import Once
 from matador.model.sending import SendResult
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
-from matador.spark.replay.ledger import Failure, Ledger, ReplayCount, ReplayPlan
+from matador.spark.replay.ledger import FailedRow, Ledger, ReplayCount, ReplayPlan
 from matador.spark.replay.selection import Choice, filtered, groups_of
 from matador.spark.tables.reader import LakeTables
 from matador.transports.base import Deduplicating
@@ -89,7 +89,7 @@ class JobSender:
         self.wait = wait
 
     def items(
-        self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
+        self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[FailedRow]
     ) -> Iterator[tuple[int, StoredJob]]:
         """The jobs of a chunk, with the indexes of their rows."""
         batches = ledger.batches(name, _MOST)

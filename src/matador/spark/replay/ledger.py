@@ -54,7 +54,7 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     event: str | None = None
 
 
-class Failure(msgspec.Struct, frozen=True):
+class FailedRow(msgspec.Struct, frozen=True):
     """A row that could not be sent, by its index in the chunk, and why."""
 
     row: int
@@ -66,7 +66,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     sent: int = 0
     skipped: int = 0
-    failed: tuple[Failure, ...] = ()
+    failed: tuple[FailedRow, ...] = ()
 
 
 class Ledger:

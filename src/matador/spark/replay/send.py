@@ -23,7 +23,7 @@ from matador.model.message import Once
 from matador.model.sending import SendOptions, SendResult
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.replay.jobs import JobSender, load_queue, open_queue
-from matador.spark.replay.ledger import Chunk, Failure, Kind, Ledger, ReplayPlan
+from matador.spark.replay.ledger import Chunk, FailedRow, Kind, Ledger, ReplayPlan
 from matador.spark.replay.selection import ReplayTarget, receivers
 from matador.spark.source.publish import EventPublisher, RowEvents, open_publisher
 
@@ -92,7 +92,7 @@ class EventSender:
         self.seal = publisher.seal
 
     def items(
-        self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
+        self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[FailedRow]
     ) -> Iterator[tuple[int, EventToSend]]:
         """The events of a chunk, with the indexes of their rows; ``failed`` gets the others."""
         return _items(self._publisher, ledger, plan, name, failed)
@@ -179,7 +179,7 @@ class _Sending:
         before = ledger.chunk(name) or Chunk()
         self._sent = before.sent
         self._skipped = before.skipped
-        self._failed: list[Failure] = []
+        self._failed: list[FailedRow] = []
         self._again = {failure.row for failure in before.failed}
         self._publish: Callable[..., Awaitable[Sequence[SendResult]]] = sender.publish
         self._once = scope_of(ledger, plan.chunks.index(name))
@@ -209,7 +209,7 @@ class _Sending:
         results = await self._publish(items, self._once)
         for (row, _), result in zip(portion, results, strict=True):
             if result.errors:  # counted when none of its messages fails
-                self._failed.append(Failure(row, str(result.errors[0])))
+                self._failed.append(FailedRow(row, str(result.errors[0])))
             else:
                 self._sent += result.sent
                 self._skipped += result.skipped
@@ -217,7 +217,7 @@ class _Sending:
 
 
 def _items(
-    publisher: EventPublisher, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
+    publisher: EventPublisher, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[FailedRow]
 ) -> Iterator[tuple[int, EventToSend]]:
     batches = ledger.batches(name, _MOST)
     if plan.kind == "backfill":
@@ -231,7 +231,7 @@ def _items(
         try:
             item = maker.item(*values)
         except MatadorError as error:
-            failed.append(Failure(row, str(error)))
+            failed.append(FailedRow(row, str(error)))
         else:
             if item is not None:
                 yield row, item

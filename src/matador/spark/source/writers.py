@@ -28,7 +28,7 @@ _CHUNK = 1000  # events published in one call
 
 
 @dataclass
-class Published(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """The result of a task."""
 
     scope: str
@@ -78,7 +78,7 @@ class StreamWriter(StreamBatchWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """The micro-batch is published: if Spark repeats it, nothing is published again."""
-        for scope in {one.scope for one in messages if isinstance(one, Published)}:
+        for scope in {one.scope for one in messages if isinstance(one, TaskCommit)}:
             _seal(self._options, Once(scope, batchId))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -99,10 +99,10 @@ def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> W
     return options
 
 
-def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) -> Published:
+def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) -> TaskCommit:
     context = TaskContext.get()
     assert context is not None
-    done = Published(once.scope, 0, 0)
+    done = TaskCommit(once.scope, 0, 0)
     first = next(batches, None)
     if first is None:
         return done

@@ -24,7 +24,7 @@ from matador.runtime.facts import Attempt
 from matador.testing.wait import wait_for
 from matador.transports.base import Browsing, Measuring, Subscription, Transport
 
-_NEIGHBOURS = 5
+_NEIGHBORS = 5
 _AT_ONCE = 20  # dead letters in hand: few, so that no lease passes meanwhile
 
 
@@ -49,7 +49,7 @@ class RawEntries(Protocol):
 
 
 @event("compliance.neighbor", description="A good message between odd ones.")
-class Neighbour(msgspec.Struct, frozen=True):
+class Neighbor(msgspec.Struct, frozen=True):
     """A good message between odd ones."""
 
     number: int
@@ -115,18 +115,18 @@ class _Run(Hooks):
         self._letters = [name for _, _, name in topology.dead_letter_names()]
         self._patience = patience
         self._quiet = quiet
-        self._neighbours: Counter[int] = Counter()
+        self._neighbors: Counter[int] = Counter()
         self._refused = 0
         self._drained = 0
         self._watching = False
         self._tasks: list[asyncio.Task[None]] = []
         can = transport.capabilities
-        subscriber: Subscriber[Neighbour] = Subscriber(
+        subscriber: Subscriber[Neighbor] = Subscriber(
             name="neighbors", description="Count.", callback=self._handle, idempotent="yes"
         )
         self.app = Matador(
             transport,
-            schema=Schema({Neighbour: [subscriber]}),
+            schema=Schema({Neighbor: [subscriber]}),
             topology=topology,
             consume_from=[topology.default_queue.name],
             delivery="at-least-once" if "at-least-once" in can.delivery_modes else "at-most-once",
@@ -136,10 +136,10 @@ class _Run(Hooks):
 
     # -- what is seen -----------------------------------------------------------------------------
 
-    async def _handle(self, envelope: Envelope[Neighbour]) -> None:
+    async def _handle(self, envelope: Envelope[Neighbor]) -> None:
         number = envelope.data.number
         if 0 <= number < self.report.neighbors:
-            self._neighbours[number] += 1
+            self._neighbors[number] += 1
         else:
             self.report.handled += 1  # an odd entry that is none
 
@@ -159,7 +159,7 @@ class _Run(Hooks):
     @property
     def _progress(self) -> int:
         ended = self.report.handled + self._refused + self._drained
-        return ended + self._neighbours.total()
+        return ended + self._neighbors.total()
 
     def _problem(self, text: str) -> None:
         self.report.problems.append(text)
@@ -180,7 +180,7 @@ class _Run(Hooks):
         for random in randoms:
             described.append(await entries.write(self._queue, random))
             self.report.written += 1
-        await self._send_neighbours()
+        await self._send_neighbors()
         if self.report.problems:
             self._problem(f"it happened with: {described}")
 
@@ -192,7 +192,7 @@ class _Run(Hooks):
             return report.handled + self._refused >= report.written and self.app.state.is_idle
 
         await self._wait(ended, lambda: f"{report.handled + self._refused} entries to end")
-        await self._send_neighbours()  # the subscription is alive
+        await self._send_neighbors()  # the subscription is alive
         transport = self._transport
         if transport.capabilities.depth and isinstance(transport, Measuring):
 
@@ -240,19 +240,19 @@ class _Run(Hooks):
         finally:
             await self._transport.disconnect()
 
-    async def _send_neighbours(self) -> None:
+    async def _send_neighbors(self) -> None:
         report = self.report
         first = report.neighbors
-        report.neighbors += _NEIGHBOURS
+        report.neighbors += _NEIGHBORS
         numbers = range(first, report.neighbors)
         for number in numbers:
-            await self.app.send(Neighbour(number))
+            await self.app.send(Neighbor(number))
 
         async def handled() -> bool:
-            return all(self._neighbours[number] for number in numbers)
+            return all(self._neighbors[number] for number in numbers)
 
         await self._wait(handled, lambda: "the good neighbors to be handled")
-        often = [number for number in numbers if self._neighbours[number] > 1]
+        often = [number for number in numbers if self._neighbors[number] > 1]
         if often:
             self._problem(f"handled more than once: good messages {often}")
 

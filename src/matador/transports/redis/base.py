@@ -313,5 +313,5 @@ def consumer_name(lease: float) -> str:
     It ends with the lease in milliseconds, so that other consumers know when they may claim its
     deliveries.
     """
-    who = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    return f"{who}~{round(lease * 1000)}"
+    process = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{process}~{round(lease * 1000)}"

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from matador.errors import UnsupportedError
 from matador.model.message import Delivery, StoredMessage
 from matador.model.topology import DEAD_LETTER_KINDS
-from matador.transports.sqs.deliveries import Hold
+from matador.transports.sqs.deliveries import InFlightMessage
 from matador.transports.sqs.queues import SqsQueues
 from matador.transports.sqs.settle import SqsSettler
 
@@ -31,7 +31,7 @@ class DeadLetterShelf:
         self._queues = queues
         self._settler = settler
         self._lease = lease
-        self._held: dict[str, dict[str, Hold]] = {}
+        self._held: dict[str, dict[str, InFlightMessage]] = {}
 
     async def browse(
         self, queue: str, after: str | None, limit: int | None
@@ -69,7 +69,7 @@ class DeadLetterShelf:
         self._held.clear()
         await self._settler.show_again(holds)
 
-    def _shelf(self, queue: str) -> dict[str, Hold]:
+    def _shelf(self, queue: str) -> dict[str, InFlightMessage]:
         if not queue.endswith(tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)):
             raise UnsupportedError(
                 f"SQS shows a message only to its receiver, so {queue!r} cannot be browsed; its "
@@ -80,7 +80,7 @@ class DeadLetterShelf:
             del held[lost]
         return held
 
-    async def _each(self, queue: str) -> AsyncIterator[Hold]:
+    async def _each(self, queue: str) -> AsyncIterator[InFlightMessage]:
         """The held dead letters, then those that can be received."""
         held = self._shelf(queue)
         seen = set(held)
@@ -91,7 +91,7 @@ class DeadLetterShelf:
             found = await self._queues.find(queue)
             polls = [found.receive(10, wait=0, lease=lease) for _ in range(_AT_ONCE)]
             received = [
-                Hold(queue, one, lease, fifo=found.fifo, at=time.monotonic())
+                InFlightMessage(queue, one, lease, fifo=found.fifo, at=time.monotonic())
                 for messages in await asyncio.gather(*polls)
                 for one in messages
             ]
@@ -104,7 +104,7 @@ class DeadLetterShelf:
                 yield hold
 
 
-def _stored(hold: Hold) -> StoredMessage:
+def _stored(hold: InFlightMessage) -> StoredMessage:
     message = hold.message
     return StoredMessage(
         position=hold.id,

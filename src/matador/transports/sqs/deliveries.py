@@ -16,7 +16,7 @@ LONGEST_HIDDEN = 43_200
 _MOST_RELEASED = 10_000
 
 
-class Hold:
+class InFlightMessage:
     """A message in flight, identified by its receipt handle.
 
     SQS may accept an outdated receipt handle, so this class decides whether the lease has expired:
@@ -44,8 +44,8 @@ class Hold:
         self.fifo = fifo
         self.group: str | None = system.get("MessageGroupId") if fifo else None
         self.content: SqsContent = read(self.body, self.attributes, self.group)
-        self.behind: list[Hold] = []
-        self.follow: Callable[[list[Hold]], bool] | None = None
+        self.behind: list[InFlightMessage] = []
+        self.follow: Callable[[list[InFlightMessage]], bool] | None = None
         self.sent = _number(system, "SentTimestamp", 0) / 1000
         self.remaining = 0.0
         self.received = _number(system, "ApproximateReceiveCount", 1)
@@ -102,9 +102,9 @@ class Hold:
         )
 
 
-def lined_up(holds: Iterable[Hold]) -> list[Hold]:
+def lined_up(holds: Iterable[InFlightMessage]) -> list[InFlightMessage]:
     """The first message of every group, with the others behind it."""
-    heads: dict[str, Hold] = {}
+    heads: dict[str, InFlightMessage] = {}
     for hold in holds:
         head = heads.setdefault(hold.id if hold.group is None else hold.group, hold)
         if head is not hold:

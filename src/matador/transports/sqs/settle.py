@@ -29,7 +29,7 @@ from matador.model.topology import dead_letter_name
 from matador.transports.clock import SystemClock
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
-from matador.transports.sqs.deliveries import LONGEST_HIDDEN, Hold, Released
+from matador.transports.sqs.deliveries import LONGEST_HIDDEN, InFlightMessage, Released
 from matador.transports.sqs.names import group_of
 from matador.transports.sqs.queue import Outcome, SqsQueue
 from matador.transports.sqs.queues import SqsQueues
@@ -69,7 +69,7 @@ class SqsSettler:
         """
         return await asyncio.gather(*[self._renew(receipt.handle) for receipt in receipts])
 
-    async def defer(self, hold: Hold) -> Outcome:
+    async def defer(self, hold: InFlightMessage) -> Outcome:
         """Postpone a message that is not due yet and was never delivered."""
         if not hold.is_ours:
             return None  # another call settles it
@@ -80,7 +80,7 @@ class SqsSettler:
             return outcome
         return await self._move(hold, hold.remaining)
 
-    async def show_again(self, holds: Sequence[Hold]) -> None:
+    async def show_again(self, holds: Sequence[InFlightMessage]) -> None:
         """Make messages that were received but not delivered visible at once. If that fails, they
         become visible when their leases expire.
         """
@@ -93,12 +93,12 @@ class SqsSettler:
 
     async def _settle(self, settlement: Settlement) -> Outcome:
         hold = settlement.receipt.handle
-        if not isinstance(hold, Hold) or not hold.is_ours:
+        if not isinstance(hold, InFlightMessage) or not hold.is_ours:
             return lease_lost(settlement.receipt.queue)
         hold.settled = True  # no other call settles it meanwhile
         try:
             outcome = await self._carry_out(hold, settlement)
-        except BaseException:  # cancelled
+        except BaseException:  # canceled, for example
             hold.settled = False
             raise
         hold.settled = outcome is None or isinstance(outcome, LeaseLostError)
@@ -106,12 +106,12 @@ class SqsSettler:
             await self._follow(hold, released=isinstance(settlement, Release))
         return outcome
 
-    async def _follow(self, hold: Hold, *, released: bool) -> None:
+    async def _follow(self, hold: InFlightMessage, *, released: bool) -> None:
         behind, hold.behind = hold.behind, []
         if released or hold.follow is None or not hold.follow(behind):
             await self.show_again(behind)
 
-    async def _carry_out(self, hold: Hold, settlement: Settlement) -> Outcome:
+    async def _carry_out(self, hold: InFlightMessage, settlement: Settlement) -> Outcome:
         match settlement:
             case Complete():
                 return await self._delete(hold)
@@ -127,7 +127,9 @@ class SqsSettler:
             case _:
                 return await self._replace(hold, settlement.message.queue, settlement.message)
 
-    async def _replace(self, hold: Hold, name: str, successor: Message | SqsEntry) -> Outcome:
+    async def _replace(
+        self, hold: InFlightMessage, name: str, successor: Message | SqsEntry
+    ) -> Outcome:
         if not hold.stored:  # otherwise only deleting the original failed last time
             outcome = await self._queues.use(name, lambda queue: _store(queue, successor))
             if outcome is not None:
@@ -135,18 +137,18 @@ class SqsSettler:
             hold.stored = True
         return await self._delete(hold)
 
-    async def _release(self, hold: Hold) -> Outcome:
+    async def _release(self, hold: InFlightMessage) -> Outcome:
         if hold.fifo and not hold.stored:
             return await self._show(hold)
         return await self._move(hold, 0.0)
 
-    async def _show(self, hold: Hold) -> Outcome:
+    async def _show(self, hold: InFlightMessage) -> Outcome:
         outcome = await self._on_queue(hold, lambda queue: queue.hide(hold.handle, 0))
         if outcome is None:
             self._released.add(hold.id)
         return outcome
 
-    async def _move(self, hold: Hold, delay: float) -> Outcome:
+    async def _move(self, hold: InFlightMessage, delay: float) -> Outcome:
         """Move the message to the end of its queue, without counting this delivery."""
         left = delay if delay > LONGEST_DELAY else 0.0
         earlier = max(0, hold.count - 1)
@@ -156,11 +158,11 @@ class SqsSettler:
             return await self._show(hold)
         return await self._replace(hold, hold.queue, entry)
 
-    async def _delete(self, hold: Hold) -> Outcome:
+    async def _delete(self, hold: InFlightMessage) -> Outcome:
         return await self._on_queue(hold, lambda queue: queue.delete(hold.handle))
 
     async def _renew(self, hold: object) -> bool:
-        if not isinstance(hold, Hold) or not hold.is_ours:
+        if not isinstance(hold, InFlightMessage) or not hold.is_ours:
             return False
         if hold.behind:  # keep them in flight while they wait for this one
             await asyncio.gather(*[self._renew(one) for one in hold.behind])
@@ -175,7 +177,9 @@ class SqsSettler:
             return False
         raise outcome
 
-    async def _on_queue(self, hold: Hold, act: Callable[[SqsQueue], Awaitable[Outcome]]) -> Outcome:
+    async def _on_queue(
+        self, hold: InFlightMessage, act: Callable[[SqsQueue], Awaitable[Outcome]]
+    ) -> Outcome:
         """Make a call about the original, in the queue it came from."""
         return await self._queues.use(hold.queue, act)
 

@@ -12,7 +12,7 @@ from matador.model.message import Delivery, Release
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
 from matador.transports.sqs.client import SqsClient
-from matador.transports.sqs.deliveries import Hold, Released, lined_up
+from matador.transports.sqs.deliveries import InFlightMessage, Released, lined_up
 from matador.transports.sqs.queue import SqsQueue
 from matador.transports.sqs.queues import SqsQueues
 from matador.transports.sqs.settle import SqsSettler
@@ -56,7 +56,7 @@ class SqsSubscription(BaseSubscription):
         self._closed = closed
         self._polls = 1
         self._paused = False
-        self._ready: deque[Hold] = deque()
+        self._ready: deque[InFlightMessage] = deque()
         self._polling: asyncio.Task[None] | None = None
         self._wakeup = Wakeup()
 
@@ -76,7 +76,7 @@ class SqsSubscription(BaseSubscription):
                 polling.result()
         return ()
 
-    def _follow(self, behind: list[Hold]) -> bool:
+    def _follow(self, behind: list[InFlightMessage]) -> bool:
         """Deliver the messages behind a settled one, one at a time."""
         if self._active:
             head = behind[0]
@@ -116,13 +116,15 @@ class SqsSubscription(BaseSubscription):
             if isinstance(outcome, BaseException):
                 await self._failed(queue, outcome)
 
-    async def _receive(self, queue: SqsQueue, limit: int, wait: int) -> list[Hold]:
+    async def _receive(self, queue: SqsQueue, limit: int, wait: int) -> list[InFlightMessage]:
         asked = time.monotonic()
         found = await queue.receive(limit, wait=wait, lease=self._lease)
         # A blocked event loop processes the reply late, so SQS may have delivered the messages
         # earlier.
         at = min(time.monotonic(), asked + wait)
-        holds = [Hold(self.queue, one, self._lease, fifo=queue.fifo, at=at) for one in found]
+        holds = [
+            InFlightMessage(self.queue, one, self._lease, fifo=queue.fifo, at=at) for one in found
+        ]
         for hold in holds:
             hold.follow = self._follow
         return holds
@@ -139,7 +141,7 @@ class SqsSubscription(BaseSubscription):
         else:
             raise error
 
-    async def _give_back(self, holds: Sequence[Hold]) -> None:
+    async def _give_back(self, holds: Sequence[InFlightMessage]) -> None:
         """Release messages. Those that fail become visible when their leases expire."""
         deliveries = [hold.delivery(0) for hold in holds]
         await self._settler.settle([Release(delivery.receipt) for delivery in deliveries])
@@ -167,6 +169,6 @@ class SqsSubscription(BaseSubscription):
         await self._give_back_ready()
 
     async def _give_back_ready(self) -> None:
-        left, self._ready = list(self._ready), deque[Hold]()
+        left, self._ready = list(self._ready), deque[InFlightMessage]()
         if left and self._client.is_connected:
             await self._give_back(left)
