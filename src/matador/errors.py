@@ -317,8 +317,7 @@ class QueueNotFoundError(TransportError):
 
 class QueuePausedError(TransportError):
     """A queue must be drained, but it is paused, so its messages are not delivered. Resume it with
-    `matador queues resume`, then start again.
-    """
+    `matador queues resume`, then start again."""
 
 
 class UnstorableError(TransportError):
@@ -358,8 +357,7 @@ class LeaseLostError(TransportError):
 class MessagesDeletedError(TransportError):
     """Messages were deleted before a stream or an ingest read them. Increase the retention beyond
     the lag of the reader. To continue without them, set option("missing", "skip") of the stream, or
-    `missing="skip"` of the ingest (`--missing skip`).
-    """
+    `missing="skip"` of the ingest (`--missing skip`)."""
 
 
 class BufferFullError(TransportError):
@@ -374,8 +372,7 @@ class BufferExpiredError(TransportError):
 
 class CircuitOpenError(TransportError):
     """The circuit breaker is open: the broker keeps failing, so the message was not sent. Sends are
-    attempted again when the connection is back, or after `CircuitBreaker(recovery_time=…)`.
-    """
+    attempted again when the connection is back, or after `CircuitBreaker(recovery_time=…)`."""
 
 
 class MissingExtraError(TransportError):
@@ -518,8 +515,7 @@ class NonIdempotentCannotRetryError(MatadorError):
 
 class StoreUnavailableError(MatadorError):
     """A store that messages depend on (steps, duplicates) cannot be used for now. The message goes
-    back to its queue; no attempt is counted. Check that the store is reachable.
-    """
+    back to its queue; no attempt is counted. Check that the store is reachable."""
 
 
 class CheckpointError(MatadorError):

@@ -348,8 +348,7 @@ class QueueService(MessageReceiver):
 
     async def _make_broadcasts(self) -> dict[str, int]:
         """Create queues for messages published while this service runs: one for each consumer, so
-        that consumers do not wait for each other.
-        """
+        that consumers do not wait for each other."""
         made: dict[str, int] = {}
         nothing_kept = DeadLetters(unhandled=False, undeliverable=False)
         for queue, route in self._routes.items():

@@ -27,8 +27,7 @@ QueueType: TypeAlias = Literal["memory", "sqlite", "redis", "rabbitmq", "kafka",
 
 RedisMode: TypeAlias = Literal["stream", "list", "pubsub"]
 """``stream``: durable, to one consumer or to all. ``list``: to one consumer. ``pubsub``: to all
-current listeners.
-"""
+current listeners."""
 
 QUEUE_TYPES: tuple[QueueType, ...] = get_args(QueueType)
 REDIS_MODES: tuple[RedisMode, ...] = get_args(RedisMode)
@@ -78,8 +77,7 @@ def _is_number(value: object) -> bool:
 
 def _check_url(kind: QueueType, url: object) -> None:
     """Check that a URL is for this broker. The error does not repeat it, because it may contain a
-    password.
-    """
+    password."""
     schemes, example = _EXAMPLES[kind]
     if not isinstance(url, str) or not url:
         raise ConfigurationError(f"queue.url must be a text such as {example!r}")

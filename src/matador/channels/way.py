@@ -151,8 +151,7 @@ class ChannelWay(MessageWay):
 
     def letter(self, letter: DeadLetter, delivery: Delivery) -> Settlement:
         """Keep the dead letters of published messages in the consumer's queue, because their own
-        queue is deleted with the service.
-        """
+        queue is deleted with the service."""
         receipt = letter.receipt
         if receipt.queue not in self._broadcasts:
             return letter

@@ -92,8 +92,7 @@ def has_raw_parts(payload: type[Any]) -> bool:
 
 def has_room_for_null(payload: type[Any]) -> bool:
     """Whether null may replace a number in a payload of this type. If so, NaN is lost without an
-    error.
-    """
+    error."""
     for node in _nodes(payload):
         if isinstance(node, inspect.AnyType | inspect.CustomType):
             return True

@@ -1,6 +1,5 @@
 """The web dashboard: shows failures and their causes, and redrives dead letters. Needs the extra
-``dashboard``.
-"""
+``dashboard``."""
 
 from matador.dashboard.app import Dashboard
 from matador.dashboard.options import DashboardOptions

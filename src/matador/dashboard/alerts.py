@@ -111,8 +111,7 @@ def _plain(problem: Problem) -> dict[str, Any]:
 
 def _post(url: str, body: dict[str, Any]) -> str | None:
     """Post to the webhook; return the error text without the address, which may be a secret.
-    Blocks.
-    """
+    Blocks."""
     headers = {"content-type": "application/json", "user-agent": "matador-dashboard"}
     data = json.dumps(body).encode()
     try:

@@ -35,8 +35,7 @@ _PATIENCE = 10.0  # seconds to wait for a broker
 @dataclass(slots=True)
 class Desk:
     """The shared objects of the pages. Created when the dashboard starts, in the event loop of the
-    application.
-    """
+    application."""
 
     sources: Sources
     options: DashboardOptions
@@ -58,8 +57,7 @@ class Desk:
 
     async def stats(self, period: str, queue: WatchedQueue | None = None) -> Stats | None:
         """The figures of a period, of all queues or of one, cached for a moment; None if there is
-        no history.
-        """
+        no history."""
         key = period, queue
         async with self._reading:
             known = self._stats.get(key)

@@ -197,8 +197,7 @@ def cookie(scope: Scope, value: str, *, lasting: bool = True) -> str:
 
 def _is_foreign(connection: HTTPConnection) -> bool:
     """Whether a page of another site loads a resource, according to the browser. Following a link
-    is allowed.
-    """
+    is allowed."""
     site = connection.headers.get("sec-fetch-site", "none")
     mode = connection.headers.get("sec-fetch-mode", "navigate")
     return site in ("cross-site", "same-site") and mode != "navigate"
@@ -206,8 +205,7 @@ def _is_foreign(connection: HTTPConnection) -> bool:
 
 def _same_origin(connection: HTTPConnection, host: str) -> bool:
     """Whether a form comes from this dashboard. Browsers send the origin; without it, the form is
-    refused.
-    """
+    refused."""
     return urlsplit(connection.headers.get("origin", "")).netloc.lower() == host.lower()
 
 

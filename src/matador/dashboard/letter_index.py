@@ -245,8 +245,7 @@ class LetterIndex:
 
     def _leave_out(self, queue: WatchedQueue, letter: Letter, error: Exception) -> None:
         """Skip a letter that the index cannot store. It is counted, so that the queue is not read
-        again for it.
-        """
+        again for it."""
         left_out = self._unreadable.setdefault((queue.name, letter.kind), set())
         if letter.stored.position not in left_out and len(left_out) < _MOST_LEFT_OUT:
             left_out.add(letter.stored.position)

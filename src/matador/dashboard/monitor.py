@@ -76,8 +76,7 @@ class Snapshot:
 
 class Monitor:
     """Watches all sources, whose transports are connected. One task polls, another reads dead
-    letters.
-    """
+    letters."""
 
     def __init__(self, sources: Sources, store: HistoryStore, index: LetterIndex) -> None:
         self._sources = sources

@@ -23,8 +23,7 @@ _ALIVE = 15.0
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A problem. ``link`` leads to the page with details; ``subject`` is what the problem is about,
-    if the text changes while it lasts.
-    """
+    if the text changes while it lasts."""
 
     text: str
     since: float | None

@@ -41,8 +41,7 @@ def listening(options: DashboardOptions) -> socket.socket:
 
 class _Server(uvicorn.Server):
     """Ends live pages on shutdown, because uvicorn waits for them and they do not end by
-    themselves.
-    """
+    themselves."""
 
     def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
         super().__init__(config)

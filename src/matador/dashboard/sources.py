@@ -93,8 +93,7 @@ class WatchedSource(observed.Source):
     @property
     def handlers(self) -> list[tuple[str, str]]:
         """Pairs of a name (job, command or consumer) and its handler. Leaves out events and
-        patterns.
-        """
+        patterns."""
         match self.service:
             case Queue() as jobs:
                 return [(name or "any", "") for name in jobs.declared]

@@ -74,8 +74,7 @@ class Target(msgspec.Struct, frozen=True):
 
 class SubscriberLane(msgspec.Struct, frozen=True):
     """How the messages of an event reach one subscriber. ``stencil``: None if the codec has none or
-    the subscriber cannot be reached; ``error``: the reason; ``elsewhere``: it is a stub.
-    """
+    the subscriber cannot be reached; ``error``: the reason; ``elsewhere``: it is a stub."""
 
     target: Target
     subscriber: str

@@ -63,8 +63,7 @@ class FieldFilter:
 
     def __call__(self, payload: Any) -> bool:
         """Whether the filter matches. A missing field is null; values of different types have no
-        order.
-        """
+        order."""
         found = payload
         for step in self.path:
             if isinstance(found, Mapping):

@@ -73,8 +73,7 @@ class JobReader:
 
 def checkpoint_id(queue: str, job_id: str, delivery: Delivery) -> str:
     """The id of a job's stored steps. Contains the queue and the creation time, because queues
-    share a store and job ids may be reused.
-    """
+    share a store and job ids may be reused."""
     return f"{queue}:{job_id}:{delivery.headers.get(names.CREATED_AT, '')}"
 
 

@@ -35,8 +35,7 @@ _FIRST_LOOK, _LONGEST_PAUSE = 0.005, 0.25
 @dataclass(frozen=True, slots=True)
 class FlowStep:
     """A job of a flow. ``headers`` name its parent, the number of jobs it waits for, and the field
-    for their results.
-    """
+    for their results."""
 
     id: str
     name: str
@@ -196,8 +195,7 @@ class JobHandle(Generic[R]):
 
 INTO = "job.into"
 """The header that names the field of a job's data for the results it waited for. ``name`` gets the
-only result, ``name[]`` a list of results.
-"""
+only result, ``name[]`` a list of results."""
 
 
 class _Result:

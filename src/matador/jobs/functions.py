@@ -471,8 +471,7 @@ class DeclareJob:
 
 def _fill(hint: Any) -> Callable[[ActiveJob[Any]], Any] | None:
     """The function that fills a parameter that does not take data: the job or its context, also
-    optional.
-    """
+    optional."""
     kinds = [one for one in get_args(hint) if one is not type(None)]
     if len(kinds) == 1 and len(get_args(hint)) == 2 and get_origin(hint) in (Union, UnionType):
         (hint,) = kinds

@@ -28,8 +28,7 @@ Answer: TypeAlias = tuple[str, Any]
 
 class JobProcessError(JobError):
     """A handler failed in its process with an exception that could not be transferred, or the
-    process died.
-    """
+    process died."""
 
     description = "Look at the message, and at what the process has logged."
     code = "PROCESS"

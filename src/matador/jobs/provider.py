@@ -238,8 +238,7 @@ _HEADERS, _ORDERING_KEY = "headers", "ordering_key"
 
 class MessageJobs:
     """Implements ``JobStoring`` on brokers that only store messages: jobs are sent, run and
-    retried, and failed jobs are kept as dead letters. No other job state is stored.
-    """
+    retried, and failed jobs are kept as dead letters. No other job state is stored."""
 
     def __init__(self, transport: Transport, *, priorities: bool = False) -> None:
         self._transport = transport
@@ -354,8 +353,7 @@ class MessageJobs:
 
     async def retry_jobs(self, queue: str, ids: Collection[str]) -> dict[str, MatadorError | None]:
         """``retry_job`` for many, in one pass over the dead letters. For each job found: None, or
-        the error.
-        """
+        the error."""
         letters = self._letters(queue, "retry a failed job")
         # Browse all before taking one: some brokers hold messages while they are browsed.
         found = {letter.id: letter async for letter in letters if letter.id in ids}

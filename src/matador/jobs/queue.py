@@ -462,8 +462,7 @@ class Queue(JobService):
         add: Callable[[Mapping[str, Any]], Awaitable[T]],
     ) -> T:
         """Add jobs, between the ``on_send_enter`` and ``on_send_exit`` hooks, with the metadata of
-        hooks.
-        """
+        hooks."""
         hooks, activity = self._hooks, self._activity
         activity.enqueuing += 1
         try:

@@ -340,8 +340,7 @@ class JobService(Service):
 
     async def shutdown(self, timeout: Seconds | None = None, *, disconnect: bool = False) -> None:
         """``Service.shutdown``; with ``disconnect``, the provider is disconnected even if the
-        caller gave it and others may use it.
-        """
+        caller gave it and others may use it."""
         self._listening.discard(asyncio.current_task())  # a listener does not wait for itself
         self._disconnects = self._disconnects or disconnect
         await super().shutdown(timeout)

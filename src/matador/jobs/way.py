@@ -165,8 +165,7 @@ class RunningJobs:
         run: Callable[[ActiveJob[Any]], Any],
     ) -> Callable[[ActiveJob[Any]], Any]:
         """A function for a thread, which cannot be stopped: its result is ignored if the job was
-        canceled meanwhile.
-        """
+        canceled meanwhile."""
         one = _Running(work, None, active)
         self._running.add(one)
 

@@ -68,8 +68,7 @@ log = logging.getLogger("matador.jobs")
 
 Executor: TypeAlias = Literal["async", "thread", "process"]
 """Where handlers run. ``async``: async ones in the event loop, sync ones in threads. ``thread``:
-all in threads. ``process``: in child processes, for CPU-bound work.
-"""
+all in threads. ``process``: in child processes, for CPU-bound work."""
 EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 _QUIET = 0.05  # seconds without a job after which a queue counts as drained

@@ -10,8 +10,7 @@ from matador.model.options import Seconds, one_of, seconds, set_fields, whole_nu
 
 BackoffStrategy: TypeAlias = Literal["immediate", "linear", "exponential"]
 """``immediate``: the first attempt at once, the others after the base delay. ``linear``: 1, 2, 3 …
-times the base delay. ``exponential``: 1, 2, 4 … times, or by another multiplier.
-"""
+times the base delay. ``exponential``: 1, 2, 4 … times, or by another multiplier."""
 
 _LARGEST = 1000
 

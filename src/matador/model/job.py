@@ -52,8 +52,7 @@ PROVIDER_OPTIONS = "job.providerOptions"
 KEEP_COMPLETED = "job.keepCompleted"
 KEEP_FAILED = "job.keepFailed"
 """The value of ``Keep.text``. Absent: completed jobs are kept as ``KEEP_AN_HOUR`` says, failed ones
-until they are removed.
-"""
+until they are removed."""
 
 CORRELATION_ID = "job.correlationId"
 """The sender's data to trace the job."""
@@ -174,8 +173,7 @@ Missed: TypeAlias = Literal["one", "all", "skip"]
 
 PAUSED = 32_503_680_000.0
 """The next time of a paused schedule: the year 3000. Every provider can store it, and a worker in
-another language does not fire it.
-"""
+another language does not fire it."""
 
 
 class JobSchedule(msgspec.Struct, frozen=True, kw_only=True):

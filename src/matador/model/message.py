@@ -24,8 +24,7 @@ ERROR_TYPE_HEADER = "x-matador-error-type"
 
 DELIVERIES_HEADER = "x-matador-deliveries"
 """The header of a copy with the number of earlier deliveries. Transports whose broker does not
-count deliveries add it to ``Receipt.delivery_count``, and hide it.
-"""
+count deliveries add it to ``Receipt.delivery_count``, and hide it."""
 
 TRACEBACK_HEADER = "x-matador-error-traceback"
 """The header with the traceback of that exception, cut if it is too long."""

@@ -57,8 +57,7 @@ class DuplicateStore(Protocol):
 
     async def finish(self, key: str, owner: str, result: bytes, ttl: float) -> bool:
         """Keep a result for ``ttl`` seconds. False: another owner finished first, and its result is
-        kept.
-        """
+        kept."""
         ...
 
     async def forget(self, key: str, owner: str) -> None:

@@ -233,8 +233,7 @@ class RpcServer(MessageReceiver):
 
 def _namespace(queue: str) -> str:
     """A separate namespace for each queue, because a shared transport stores topologies by
-    namespace.
-    """
+    namespace."""
     plain = _NOT_IN_A_NAMESPACE.sub("-", queue)[:40]
     digest = (
         "" if plain == queue else f"-{sha256(queue.encode('utf-8', 'replace')).hexdigest()[:8]}"

@@ -1,6 +1,5 @@
 """Remote calls as a way in: finds the handler of a command, and replies before the request is
-acknowledged.
-"""
+acknowledged."""
 
 from __future__ import annotations
 

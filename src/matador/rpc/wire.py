@@ -17,8 +17,7 @@ from matador.model.text import BOM, SHORT_TEXT, error_text, storable_text
 
 CORRELATION_ID = "x-matador-correlation-id"
 """The header with the caller's correlation id, if another request has used it before. The request
-then has a new correlation id, which identifies its reply.
-"""
+then has a new correlation id, which identifies its reply."""
 
 _parse = msgspec.json.Decoder().decode
 

@@ -116,8 +116,7 @@ class _Life:
 
     async def _disconnect(self) -> None:
         """Disconnect a transport object that was given, unless other services use it in this loop.
-        Only this loop can disconnect it.
-        """
+        Only this loop can disconnect it."""
         given = self.service.given_transport
         others = (one for one in list(self.background.users) if one is not self)
         if given is not None and all(one.service.given_transport is not given for one in others):
@@ -180,8 +179,7 @@ def _enter(state: _State, service: Service) -> _Life:
 
 def _called(life: _Life) -> None:
     """Record that a call has ended. Releases the background loop if the service could not be
-    started.
-    """
+    started."""
     with _process.lock:
         life.calls -= 1
         _process.lock.notify_all()
@@ -256,8 +254,7 @@ _close_at_exit()
 
 class _State:
     """The state that outlives a blocking form when it is garbage-collected. Has no reference to the
-    form.
-    """
+    form."""
 
     def __init__(self) -> None:
         self.life: _Life | None = None

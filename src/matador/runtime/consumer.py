@@ -34,8 +34,7 @@ MOST_HELD = 64
 
 MOST_COUNTED = 4 * MOST_HELD
 """The maximum number of deliveries that a transport counts in advance. This is enough for two
-commits of half the size, one in flight while the messages of the other are handled.
-"""
+commits of half the size, one in flight while the messages of the other are handled."""
 
 _AHEAD_SECONDS = 0.02
 _MEASURE_FOR = 0.25
@@ -167,8 +166,7 @@ class Consumer:
 
     async def pause(self) -> None:
         """Receive nothing until ``resume``; messages that have not started are given back,
-        uncounted.
-        """
+        uncounted."""
         if self._fetcher is None or self._fetcher.done() or not self._resumed.is_set():
             return
         self._resumed.clear()
@@ -333,8 +331,7 @@ class Consumer:
 
     async def _wait_for_room(self) -> None:
         """Wait until a slot is free. Messages that waited for too long are given back to other
-        workers.
-        """
+        workers."""
         loop = asyncio.get_running_loop()
         self._room = room = loop.create_future()
         timer = loop.call_later(_LONGEST_WAIT, self._signal_room) if self._waiting else None
@@ -446,8 +443,7 @@ class Consumer:
 
     def _unprocessed(self, delivery: Delivery, error: Exception) -> Outcome:
         """Settle a message after an unexpected error. Handlers raise nothing, so this is a bug in
-        one, or in the code around it.
-        """
+        one, or in the code around it."""
         log.error("a message of %s could not be processed", self.queue, exc_info=loggable(error))
         reason = f"{type(error).__name__}: {error_text(error)}"
         return self._handler.give_up(delivery, storable_text(reason))

@@ -9,8 +9,7 @@ from matador.transports.clock import Alarm, Alarms
 
 class Countdown:
     """Calls ``end`` once the total time between ``resume`` and ``pause`` reaches the limit. Starts
-    paused.
-    """
+    paused."""
 
     __slots__ = ("_alarm", "_alarms", "_end", "_left", "_pauses", "_since")
 

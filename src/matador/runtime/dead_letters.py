@@ -39,8 +39,7 @@ from matador.transports.clock import Clock
 
 BATCH = 100
 """How many dead letters are moved at once. If the process is killed meanwhile, it holds them for a
-lease.
-"""
+lease."""
 
 _LOOK_AGAIN = 0.5
 

@@ -52,8 +52,7 @@ class MessageFunction:
     returns: Any
     fills: tuple[tuple[str | None, Fill | None], ...]
     """For each parameter: its name if it is given by keyword, and the function that makes its
-    value; None: the data.
-    """
+    value; None: the data."""
     batch: bool = False
     enveloped: bool = False
 

@@ -105,8 +105,7 @@ class Hooks:
 
     def on_start(self) -> Any:
         """Called when a service with these hooks has started: an application, a worker, a server, …
-        …
-        """
+        …"""
 
     def on_stop(self) -> Any:
         """Called when a service with these hooks has stopped."""
@@ -439,8 +438,7 @@ class Around:
 
     def enter(self, event: Any) -> list[Any]:
         """Call the ``enter`` hooks and return their results. If one raises, the error is logged and
-        its ``exit`` is not called.
-        """
+        its ``exit`` is not called."""
         states: list[Any] = []
         for enter, _ in self._pairs:
             try:

@@ -77,8 +77,7 @@ class LeaseKeeper:
 
     async def confirm(self, receipt: Receipt) -> bool:
         """Ask the broker whether the lease of a delivery is still valid. True if the broker cannot
-        tell.
-        """
+        tell."""
         if id(receipt) in self._held:
             try:
                 (kept,) = await self._transport.renew([receipt])
@@ -99,8 +98,7 @@ class LeaseKeeper:
     @contextmanager
     def settling(self, receipts: Iterable[Receipt]) -> Generator[None]:
         """Mark deliveries as being settled. A refused renewal does not count as a lost lease then,
-        because the broker may have settled the delivery while its reply is still in transit.
-        """
+        because the broker may have settled the delivery while its reply is still in transit."""
         ids = {id(receipt) for receipt in receipts}
         self._settling |= ids
         try:

@@ -1,6 +1,5 @@
 """The base of the services of RPC, pub/sub and channels: sends messages without an envelope, with
-facts and metadata, and receives them with one set of options.
-"""
+facts and metadata, and receives them with one set of options."""
 
 from __future__ import annotations
 

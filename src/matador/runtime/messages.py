@@ -1,6 +1,5 @@
 """The way in that RPC, pub/sub and channels share: messages of a body and headers, without an
-envelope. Their attempts and errors travel in headers.
-"""
+envelope. Their attempts and errors travel in headers."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ ORIGINAL_QUEUE = "x-matador-original-queue"
 
 FIRST_QUEUE = "x-matador-first-queue"
 """The header of a message that failed in a queue that was deleted since: the name of that queue. It
-is part of the key of its stored steps.
-"""
+is part of the key of its stored steps."""
 
 FAILED_AT = "x-matador-failed-at"
 """The header of a dead letter with the time of the failure, in milliseconds since 1970."""
@@ -344,8 +342,7 @@ class MessageReader:
 
 def checkpoint_id(delivery: Delivery, id: str, queue: str) -> str:
     """The id of the steps of a message. It contains the queue, because a published message has the
-    same id in every queue.
-    """
+    same id in every queue."""
     headers = delivery.headers
     return f"{headers.get(FIRST_QUEUE, queue) if headers else queue}:{id}"
 

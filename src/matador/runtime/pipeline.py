@@ -581,8 +581,7 @@ class Pipeline:
 
     def _unstorable(self, work: Work, size: int) -> Outcome:
         """The outcome of a message whose result can never be stored: a failure, because a retry
-        would fail again.
-        """
+        would fail again."""
         error = DontRetry(
             f"it ran to its end, but its result of {size:,} bytes cannot be stored; return a "
             f"reference to the data instead of the data"

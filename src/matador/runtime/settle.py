@@ -222,8 +222,7 @@ class Settler:
 
     async def _flush_batch(self, batch: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
         """Settle a batch; return the outcomes to retry after a delay, and those to settle in a
-        simpler form.
-        """
+        simpler form."""
         errors = await self._settle([o.settlement for o in batch if o.settlement is not None])
         if not any(errors):
             if self._leases is not None:
@@ -300,8 +299,7 @@ class Settler:
 
     def _try_again(self, failed: Sequence[Outcome]) -> None:
         """Retry after a delay: that of the settler, or that of the outcome if the reason is
-        unknown.
-        """
+        unknown."""
         passing = [outcome for outcome in failed if not outcome.tries]
         if passing:
             self._later(passing, self._pause)

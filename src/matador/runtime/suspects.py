@@ -32,8 +32,7 @@ class Suspects:
         self._suspect_from = max(2, min(_SUSPECT_FROM, max_deliveries - 1))
         self.spares_others = max_deliveries > self._suspect_from
         """Whether a message is handled alone before it is refused. If not, one crash refuses all
-        messages in flight.
-        """
+        messages in flight."""
         self.alone = asyncio.Lock()
 
     def first_suspect(self, deliveries: Sequence[Delivery]) -> Delivery | None:

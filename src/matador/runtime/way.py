@@ -265,18 +265,15 @@ class WayIn(ABC):
 
     open: Callable[[Any], Refusal | None] | None = None
     """Decodes the payload of an admitted message into its work; returns a refusal if the payload is
-    invalid.
-    """
+    invalid."""
 
     encode: Callable[[Any, Any], bytes | None] | None = None
     """Encodes the result of a handler for storage. An exception is a failure of the handler. None:
-    results are not stored.
-    """
+    results are not stored."""
 
     finished: Callable[[Any, bytes | None, Failure | None], Finished] | None = None
     """Called before a message is settled, with its encoded result or its failure: RPC sends the
-    reply here. The return value is stored with the completed message.
-    """
+    reply here. The return value is stored with the completed message."""
 
     def duplicate_key(self, work: Any, dedup: Deduplicator) -> str:
         """The key that identifies duplicates of a message within its queue.

@@ -143,8 +143,7 @@ class DeliveryWorker:
 
     async def pause(self) -> None:
         """Receive nothing until ``resume``. Running callbacks continue; other received messages are
-        given back.
-        """
+        given back."""
         await asyncio.gather(*(consumer.pause() for consumer in self._consumers))
 
     def resume(self) -> None:
@@ -167,8 +166,7 @@ class DeliveryWorker:
 
     async def interrupt(self, grace: float) -> list[str]:
         """Cancel running callbacks and give their messages back; return descriptions of abandoned
-        work.
-        """
+        work."""
         running = {c.queue: c.in_progress for c in self._consumers if c.in_progress}
         abandoned = [f"{count} running in {queue}" for queue, count in running.items()]
         self._interruption.force()

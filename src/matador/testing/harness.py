@@ -43,8 +43,7 @@ class Named(Protocol):
 
 Of: TypeAlias = "str | Named | None"
 """Selects messages by name: a subscriber of events, the name of a job, a command, a pattern or a
-routing key of pub/sub, or ``channel.name``. None: all.
-"""
+routing key of pub/sub, or ``channel.name``. None: all."""
 
 
 @dataclass(frozen=True, slots=True)

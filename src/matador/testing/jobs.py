@@ -100,8 +100,7 @@ class JobProviderContract:
 
     async def make_patient_transport(self) -> Transport:
         """Like ``make_transport``, with a lease that does not expire on a busy machine, such as 30
-        seconds. Used by nearly all tests, because no lease may expire in them.
-        """
+        seconds. Used by nearly all tests, because no lease may expire in them."""
         return await self.make_transport()
 
     def queue_name(self) -> str:

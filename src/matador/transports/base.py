@@ -235,8 +235,7 @@ class Leasing(Protocol):
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
         """Renew the leases of deliveries from now on. For each: False if its lease was already
-        lost.
-        """
+        lost."""
         ...
 
 
@@ -289,8 +288,7 @@ class Browsing(Protocol):
 @runtime_checkable
 class BrowsingDeadLetters(Browsing, Protocol):
     """For transports that can browse only dead letters. Not a capability: ``browse`` is False, and
-    ``browse`` of a work queue raises ``UnsupportedError``.
-    """
+    ``browse`` of a work queue raises ``UnsupportedError``."""
 
     @property
     def browses_dead_letters(self) -> bool:
@@ -358,8 +356,7 @@ class MeasuringMany(Measuring, Protocol):
 @runtime_checkable
 class Aging(Measuring, Protocol):
     """For transports that know the age of the oldest due message although they cannot browse. Not a
-    capability.
-    """
+    capability."""
 
     async def oldest_due(self, queue: str) -> datetime | None:
         """The time since which the oldest due message has been waiting; None: none is due.
@@ -422,8 +419,7 @@ class Replaying(Protocol):
 @runtime_checkable
 class Deduplicating(Protocol):
     """``capabilities.once``: a sender that does not know whether a message was stored may send it
-    again.
-    """
+    again."""
 
     async def send_once(
         self, messages: Sequence[Message], once: Once
@@ -911,8 +907,7 @@ class LocalStorage(Protocol):
 @runtime_checkable
 class Checking(Protocol):
     """For transports whose queues may exist with other settings than the topology's. Not a
-    capability.
-    """
+    capability."""
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """How the existing queues differ from the topology. Creates and changes nothing.

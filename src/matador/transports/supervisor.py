@@ -176,8 +176,7 @@ class ConnectionSupervisor(Generic[Connection]):
 
 def _heard(started: asyncio.Future[None]) -> None:
     """Retrieve the exception, which asyncio would otherwise log if the caller of ``start`` was
-    canceled.
-    """
+    canceled."""
     if not started.cancelled():
         started.exception()
 

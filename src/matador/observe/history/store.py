@@ -217,8 +217,7 @@ class HistoryStore:
 
     def dead_since(self, queue: str) -> float | None:
         """The time since which a queue continuously has dead letters, as far as depths were
-        recorded.
-        """
+        recorded."""
         with self._using() as file:
             row = file.execute(
                 "SELECT min(at) FROM depths WHERE queue = ?1 AND dead > 0 AND at > coalesce("

@@ -109,8 +109,7 @@ class MalformedRecord(
 
 class DroppedRecord(msgspec.Struct, frozen=True, tag="dropped", tag_field="kind"):
     """``count`` records before this one were lost: the disk was full or did not respond, or they
-    were deleted.
-    """
+    were deleted."""
 
     count: int
     reason: str

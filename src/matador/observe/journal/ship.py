@@ -30,8 +30,7 @@ _BLOCK = 4 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class ShipResult:
     """The numbers of segments and bytes that were shipped, were already in the target, and were
-    deleted locally.
-    """
+    deleted locally."""
 
     shipped: int = 0
     bytes: int = 0

@@ -38,8 +38,7 @@ _LAST_TRY = 10.0  # seconds that the end of a journal waits for its last segment
 
 class ShipOrder(msgspec.Struct, frozen=True):
     """The order for a process. It contains secrets, so it is neither printed nor passed as an
-    argument.
-    """
+    argument."""
 
     folder: str
     target: str
@@ -53,8 +52,7 @@ class ShipOrder(msgspec.Struct, frozen=True):
 class ShippingProcess:
     """Starts the process, and restarts it if it ends unexpectedly. The application only waits for
     it for some seconds at shutdown; the next start, or ``matador journal ship``, ships the
-    remaining segments.
-    """
+    remaining segments."""
 
     def __init__(
         self, folder: Path, target: str, options: Mapping[str, Any] | None, *, delete: bool

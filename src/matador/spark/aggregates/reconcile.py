@@ -81,8 +81,7 @@ class Odd:
 @dataclass(frozen=True, slots=True)
 class QueueCheck:
     """The expected number of waiting messages of a queue, and the number at the broker; None if it
-    was not asked.
-    """
+    was not asked."""
 
     queue: str
     waiting: int

@@ -219,8 +219,7 @@ def _keep_nothing(batch_id: int, state: BatchState) -> None:
 
 def is_stopped(frame: DataFrame) -> bool:
     """Whether the Spark application of a DataFrame has ended: then the batch did not cause the
-    error.
-    """
+    error."""
     spark: Any = frame.sparkSession
     try:
         if is_connect(spark):

@@ -143,8 +143,7 @@ async def _told(stop: StopAddress | None) -> None:
 
 async def _paused_ones(app: Matador) -> tuple[str, ...] | None:
     """The paused queues that have messages. None: there are messages, or messages in flight
-    elsewhere, that may still be handled. So an empty tuple means that all queues are empty.
-    """
+    elsewhere, that may still be handled. So an empty tuple means that all queues are empty."""
     if not isinstance(app.transport, Measuring):
         return None
     pauses = pausing(app.transport)

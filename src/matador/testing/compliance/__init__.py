@@ -47,5 +47,4 @@ class TransportCompliance(
     LoadCompliance,
 ):
     """Tests the complete contract of a transport. See the module, and ``ComplianceBase`` for the
-    settings.
-    """
+    settings."""

@@ -36,46 +36,38 @@ class ComplianceBase:
 
     refuses_second_settlement: bool = True
     """Settling one delivery twice gives ``LeaseLostError``. False for brokers that cannot detect
-    it: then the second settlement must return None and change nothing.
-    """
+    it: then the second settlement must return None and change nothing."""
 
     sees_only_ready: bool = False
     """Depth, browsing and purging only include ready messages. For brokers that neither count, show
-    nor delete delayed messages and messages in flight.
-    """
+    nor delete delayed messages and messages in flight."""
 
     releases_keep_their_place: bool = True
     """A released message is delivered again before messages sent after it. False for brokers where
-    only a copy at the end of the queue is not counted.
-    """
+    only a copy at the end of the queue is not counted."""
 
     retries_keep_their_place: bool = True
     """A retried message is delivered again before later messages with its ordering key. False for
-    brokers that cannot change a stored message: a retry goes to the end of its key.
-    """
+    brokers that cannot change a stored message: a retry goes to the end of its key."""
 
     orders_without_keys: bool = True
     """If there is an order, messages without an ordering key are ordered, too. False for brokers
-    that only order the messages of one key.
-    """
+    that only order the messages of one key."""
 
     counts_queues: bool = True
     """``publish`` reports whether a message matched a queue. False for brokers that store it
-    without that knowledge: then it returns 1 even if no binding matches.
-    """
+    without that knowledge: then it returns 1 even if no binding matches."""
 
     delay_step: float = 0.1
     """Seconds by which two delays must differ to end one after the other."""
 
     body_limit: int | None = None
     """The size in bytes of the largest body that can always be stored. None:
-    ``capabilities.max_message_size``. For brokers that count headers and encodings, too.
-    """
+    ``capabilities.max_message_size``. For brokers that count headers and encodings, too."""
 
     listens_first: bool = False
     """A message only reaches current subscriptions. The suite then subscribes to every queue of a
-    topology, including dead letters, before it sends.
-    """
+    topology, including dead letters, before it sends."""
 
     honors_arguments: bool = False
     """Types and arguments of queues have an effect. False: a note reports that they have none."""
@@ -91,8 +83,7 @@ class ComplianceBase:
 
     async def make_patient_transport(self) -> Transport:
         """Like ``make_transport``, with a lease that does not expire on a busy machine, such as 30
-        seconds. Used by nearly all tests, because no lease may expire in them.
-        """
+        seconds. Used by nearly all tests, because no lease may expire in them."""
         return await self.make_transport()
 
     async def restart_broker(self) -> None:
@@ -103,14 +94,12 @@ class ComplianceBase:
 
     async def raw_entries(self) -> RawEntries | None:
         """A writer of odd entries that bypasses the transport. None only if no other program can
-        write there: for ``in_process`` transports.
-        """
+        write there: for ``in_process`` transports."""
         return None
 
     async def delete_queue(self, name: str) -> bool:
         """Delete a queue, by its full name, without the transport. False: the broker has no queues
-        to delete.
-        """
+        to delete."""
         return False
 
     # -- for the tests ----------------------------------------------------------------------------

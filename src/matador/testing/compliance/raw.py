@@ -168,8 +168,7 @@ class _Run(Hooks):
 
     async def start(self) -> None:
         """Once the application runs: observe it, and subscribe where a dead letter would otherwise
-        be lost.
-        """
+        be lost."""
         self._watching = True
         if not self._transport.capabilities.browse:
             await self._drain()

@@ -145,8 +145,7 @@ def keep_of(headers: Headers, status: JobStatus) -> Keep:
 
 def as_canceled(headers: Headers, attempts: int, reason: str, now: float) -> dict[str, str | int]:
     """The headers of an active job that fails because it was canceled during attempt ``attempts``.
-    ``now``: seconds since the epoch.
-    """
+    ``now``: seconds since the epoch."""
     return {
         **headers,
         names.ATTEMPTS: attempts,

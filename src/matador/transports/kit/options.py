@@ -270,8 +270,7 @@ class Reconnecting(Options):
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """The meaning of the part before ``://``: the default port (0: a socket, so there is no host),
-    whether the connection has TLS, whether several hosts may be listed.
-    """
+    whether the connection has TLS, whether several hosts may be listed."""
 
     port: int
     tls: bool = False

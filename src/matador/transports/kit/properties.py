@@ -70,8 +70,7 @@ def headers_with_properties(message: Message) -> Headers:
 
 def split_properties(headers: Headers) -> tuple[Headers, Properties | None, str | None]:
     """The headers without the properties, the properties, and a description of what could not be
-    read.
-    """
+    read."""
     if PROPERTIES_HEADER not in headers:
         return headers, None, None
     rest = {} if len(headers) == 1 else dict(headers)

@@ -21,8 +21,7 @@ A message to an address that does not exist is dropped: the caller has ended.
 
 class ReplySubscription(BaseSubscription):
     """The subscription of ``Replying.replies``. Holds a limited number of replies and drops the
-    oldest.
-    """
+    oldest."""
 
     def __init__(self, address: str, closed: Callable[[ReplySubscription], object]) -> None:
         super().__init__(address)

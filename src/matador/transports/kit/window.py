@@ -58,8 +58,7 @@ class AckWindow(Generic[Item]):
 
     def take_prefix(self) -> int | None:
         """Remove all finished items that have no unfinished item before them; return the last
-        position.
-        """
+        position."""
         last: int | None = None
         finished = self._finished
         for position in self._items:

@@ -23,8 +23,7 @@ from matador.transports.memory.limits import JobLimiter, Sorted
 
 class JobIndex(Protocol):
     """An index of the jobs of a queue by id. The queue calls it for every message that enters or
-    leaves.
-    """
+    leaves."""
 
     def entered(self, queue: MemoryQueue, entry: Entry) -> None:
         """A message was stored."""

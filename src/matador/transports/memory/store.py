@@ -275,8 +275,7 @@ class MemoryStore:
 
     def put_once(self, messages: Sequence[Message], once: Once) -> list[MatadorError | None]:
         """Store the messages that were not stored under ``once`` before. Returns None or an error
-        for each.
-        """
+        for each."""
         if once.batch <= self._sealed.get(once.scope, -1):
             return [None] * len(messages)
         stored = self._once.setdefault(once, set())
@@ -443,8 +442,7 @@ class MemoryStore:
 
 def _is_sound(message: Message) -> bool:
     """Whether the message can be sorted and delivered. Checked first, so that no operation fails
-    halfway.
-    """
+    halfway."""
     if type(message.body) is not bytes:
         return False
     if (

@@ -211,8 +211,7 @@ class StoredTransport(RedisServerTransport, ABC):
         queue_of: Callable[[Item], str],
     ) -> Outcomes:
         """Run an operation. If the server has lost a declared queue, create it and repeat what
-        failed.
-        """
+        failed."""
         outcomes = await act(items)
         lost = {
             place: queue_of(items[place])
@@ -274,8 +273,7 @@ class StoredTransport(RedisServerTransport, ABC):
 
     async def pause_queue(self, queue: str) -> None:
         """The messages are moved to a key that no read uses, so that receiving needs no extra
-        check.
-        """
+        check."""
         await self._find("paused", queue)
         refuse_letters(queue)
         await self._find("pause", queue)

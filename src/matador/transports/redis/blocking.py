@@ -180,8 +180,7 @@ class BlockingSubscription(BaseSubscription, ABC):
 
     async def _release_unseen(self) -> None:
         """Release deliveries that were sent to this process over a lost connection and never
-        arrived.
-        """
+        arrived."""
         released = await self._run("give_back_unseen", *self._arrived())
         if released:
             log.info("%s: released messages lost with the connection: %d", self.queue, released)

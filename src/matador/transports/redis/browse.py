@@ -86,8 +86,7 @@ async def _page(
     client: RedisClient, queue: str, base: str, after: _LanePosition, most: int = _PAGE
 ) -> tuple[list[StoredMessage], _LanePosition | None, bool]:
     """Entries after a position, the position to continue from (None: there are no more), and
-    whether the queue keeps finished messages.
-    """
+    whether the queue keeps finished messages."""
     count = max(1, min(most, _PAGE))
     reply = await client.run(
         script("browse"), [base], (f"{after.ms}-{after.seq}", after.rank, count)

@@ -13,8 +13,7 @@ from matador.transports.redis_client.options import PORT, RedisServerAddress, Re
 
 RedisMode: TypeAlias = Literal["streams", "list", "pubsub"]
 """``streams``: all features. ``list``: plain lists. ``pubsub``: to all current subscribers, not
-stored.
-"""
+stored."""
 
 _SENTINEL_PORT = 26379
 

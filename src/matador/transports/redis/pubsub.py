@@ -251,8 +251,7 @@ class RedisPubSubTransport(RedisServerTransport):
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """A channel exists while it is used; a list of dead letters is created when the first is
-        stored.
-        """
+        stored."""
         await self._client.connection()
         self._known.update(topology.full_name(queue.name) for queue in topology.queues)
         self._letter_queues.update(name for _, _, name in topology.dead_letter_names())

@@ -118,8 +118,7 @@ def _arguments(
     messages: Sequence[Message], places: Sequence[int], form: StoreForm, outcomes: Outcomes
 ) -> tuple[list[int], list[Argument]]:
     """The arguments for a script and the indexes of their messages. Sets the outcome of messages
-    that cannot be encoded.
-    """
+    that cannot be encoded."""
     sent: list[int] = []
     arguments = [*form.front]
     for place in places:
@@ -186,8 +185,7 @@ class OnceSender:
 
     async def store(self, messages: Sequence[Message], once: Once) -> Outcomes:
         """Store the messages whose ids are not recorded under ``once``; for each, None or the
-        error.
-        """
+        error."""
         for queue in dict.fromkeys(message.queue for message in messages):
             if await self._enrol(once, queue) >= once.batch:
                 return [None] * len(messages)

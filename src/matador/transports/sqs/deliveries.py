@@ -114,8 +114,7 @@ def lined_up(holds: Iterable[InFlightMessage]) -> list[InFlightMessage]:
 
 class Released:
     """How often this process released messages of FIFO queues. SQS counts each as a receive, and a
-    copy, which it would not count, would lose its place. Remembers the last ten thousand.
-    """
+    copy, which it would not count, would lose its place. Remembers the last ten thousand."""
 
     def __init__(self) -> None:
         self._times: dict[str, int] = {}

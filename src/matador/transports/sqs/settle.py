@@ -82,8 +82,7 @@ class SqsSettler:
 
     async def show_again(self, holds: Sequence[InFlightMessage]) -> None:
         """Make messages that were received but not delivered visible at once. If that fails, they
-        become visible when their leases expire.
-        """
+        become visible when their leases expire."""
         await asyncio.gather(*[self._show(hold) for hold in holds])
 
     # -- inside ------------------------------------------------------------------------------------

@@ -162,8 +162,7 @@ class SqsTransport(BaseTransport):
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
         """Browses dead letters only. They are received, and hidden from other receivers until this
-        process disconnects or their leases expire.
-        """
+        process disconnects or their leases expire."""
         await self._client.require()
         async for stored in self._shelf.browse(queue, after, limit):
             yield stored
@@ -188,8 +187,7 @@ class SqsTransport(BaseTransport):
 
     async def depth(self, queue: str) -> QueueDepth:
         """The numbers are approximate. Delayed messages of a FIFO queue count as ready or in
-        flight.
-        """
+        flight."""
         await self._client.require()
         return await (await self._queues.find(queue)).depth()
 

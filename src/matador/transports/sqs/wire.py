@@ -177,8 +177,7 @@ def _attribute(envelope: _Envelope) -> dict[str, Mapping[str, Any]]:
 
 def bare(body: str, attributes: Attributes, reason_header: str, reason: str) -> SqsEntry:
     """A dead letter that fits wherever ``body`` did: only the attribute of the encoding is kept,
-    and the reason is truncated to fit.
-    """
+    and the reason is truncated to fit."""
     encoding = _read_envelope(attributes)[0].encoding
     clean = _ILLEGAL.sub("?", reason.encode("utf-8", "replace").decode())
     for kept in (clean, clean[:100], None):
