@@ -121,7 +121,7 @@ class MatadorError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened."""
+        """The description of what happened."""
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -727,7 +727,7 @@ class JobProviderError(JobError):
 
 
 class JobFailedError(JobError):
-    """The job whose result was awaited has failed for good. The message is its last error."""
+    """The job whose result was awaited has failed permanently. The message is its last error."""
 
     description = "The job failed in its last attempt. `queue.retry(job_id)` runs it again."
     code = "FAILED"

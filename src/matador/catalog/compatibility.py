@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What has changed between two documents. ``notes`` are changes to know about."""
+    """The changes between two documents. ``notes`` are compatible changes to be aware of."""
 
     changes: tuple[Change, ...]
     notes: tuple[str, ...]

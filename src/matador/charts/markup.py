@@ -28,7 +28,7 @@ class Html(str):
 
 
 Child: TypeAlias = "str | int | None"
-"""What an element may contain: text (escaped), ``Html`` (unchanged), a number, or nothing."""
+"""The content of an element: text (escaped), ``Html`` (unchanged), a number, or nothing."""
 
 
 def printable(text: str) -> str:

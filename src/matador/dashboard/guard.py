@@ -147,7 +147,7 @@ class Guard:
 def _why_not(
     form: Form, session: Session | None, path: str, options: DashboardOptions
 ) -> tuple[HTTPStatus, str] | None:
-    """Why a form is refused; None if it may pass."""
+    """The reason why a form is refused; None if it may pass."""
     if session is None and options.needs_login:
         return (
             HTTPStatus.UNAUTHORIZED,

@@ -523,7 +523,7 @@ class Queue(JobService):
 
     @property
     def declared(self) -> Mapping[str | None, JobFunction]:
-        """What ``@queue.job`` has declared, by name."""
+        """The jobs declared with ``@queue.job``, by name."""
         return self._functions
 
     def read_result(self, name: str, result: Any) -> Any:

@@ -15,7 +15,7 @@ from matador.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What an argument must be.
+    """The requirements for an argument.
 
     Attributes:
         what: in words.

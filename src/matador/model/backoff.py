@@ -76,7 +76,7 @@ class ReconnectBackoff:
         return min(self._grown(attempt), self.max_delay) * (1.0 - self.jitter * random)
 
     def gives_up(self, attempt: int) -> bool:
-        """Was the failed attempt with that number, starting at 1, the last one?"""
+        """Whether the failed attempt with that number, starting at 1, was the last one."""
         return 0 < self.max_attempts <= attempt
 
     def _grown(self, attempt: int) -> float:

@@ -104,7 +104,7 @@ def event(
 
 
 def is_event(payload: type[Any]) -> bool:
-    """Is the class itself decorated with ``@event``?"""
+    """Whether the class itself is decorated with ``@event``."""
     return _mark_of(payload) is not None
 
 

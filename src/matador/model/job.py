@@ -231,7 +231,7 @@ class JobCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCapabilities:
-    """What a provider of jobs can do. Unsupported features cause a warning and are never emulated.
+    """The features of a job provider. Unsupported features cause a warning and are never emulated.
 
     Attributes:
         delays: a job can wait until its time.

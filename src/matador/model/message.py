@@ -217,7 +217,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reason(self) -> str | None:
-        """Why it is a dead letter, if it is one."""
+        """The reason why it is a dead letter, if it is one."""
         return self._text(REASON_HEADER)
 
     @property

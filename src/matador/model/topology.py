@@ -431,7 +431,7 @@ class Topology:
         )
 
     def has_queue(self, name: str) -> bool:
-        """Is there a queue with that short or full name?"""
+        """Whether there is a queue with that short or full name."""
         return name in self._by_name
 
     def full_name(self, name: str) -> str:

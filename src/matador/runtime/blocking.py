@@ -289,7 +289,7 @@ class Blocking(Generic[S]):
     """
 
     _called: ClassVar[str] = "x"
-    """What the service is called in errors."""
+    """The name of the service in errors."""
 
     def __init__(self, service: S) -> None:
         self._service = service

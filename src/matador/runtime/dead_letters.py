@@ -258,7 +258,7 @@ class Letter:
 
     @property
     def reason(self) -> str | None:
-        """Why it is a dead letter."""
+        """The reason why it is a dead letter."""
         return self.stored.reason
 
     @property
@@ -278,7 +278,7 @@ class Letter:
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot be decoded; None if it can."""
+        """The reason why it cannot be decoded; None if it can."""
         return self.contents.problem
 
     @property

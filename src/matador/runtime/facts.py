@@ -349,7 +349,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reason(self) -> str | None:
-        """Why the message was not handled."""
+        """The reason why the message was not handled."""
         return None if self.decision is None else self.decision.reason
 
     @property

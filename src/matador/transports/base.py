@@ -102,7 +102,7 @@ class Transport(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do; constant once connected."""
+        """The capabilities; constant once connected."""
         ...
 
     @property

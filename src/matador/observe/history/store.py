@@ -180,7 +180,7 @@ class HistoryStore:
         return [_failure(record) for (record,) in reversed(found)]
 
     def workers(self, since: float) -> list[WorkerState]:
-        """Workers that reported since a time, the latest report first."""
+        """Workers that reported since a time, the latest start first."""
         with self._using() as file:
             found = file.execute(
                 "SELECT record FROM workers WHERE seen_at >= ? ORDER BY seen_at DESC LIMIT 500",

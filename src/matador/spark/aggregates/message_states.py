@@ -28,7 +28,7 @@ DELIVERY_COLUMNS: Final = ("id", *PLACE, "outcome", "started_at", "attempt")
 _ENDS = {"dead-letter": "dead_lettered", "discard": "discarded"}
 
 Key: TypeAlias = str | tuple[str, str, str]
-"""What identifies a message: the id of an event, or the id in its queue."""
+"""The key of a message: the id of an event, or the id in its queue."""
 
 
 class MessageStates(Protocol):

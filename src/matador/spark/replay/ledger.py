@@ -36,7 +36,7 @@ class ReplayCount(msgspec.Struct, frozen=True):
 
 
 class ReplayPlan(msgspec.Struct, frozen=True):
-    """What a replay sends: the files with its rows, and the messages per event and subscriber.
+    """The plan of a replay: the files with its rows, and the messages per event and subscriber.
 
     ``request`` has the options, so that a call with other options cannot resume this replay.
     ``ignored`` rows no longer have a receiver. ``subscriber``, ``queue`` and ``everybody`` replace

@@ -226,7 +226,7 @@ def _moments(volume: Table, counts: windows.Counts, step: int) -> tuple[Moment, 
 
 
 def _by_event(volume: Table) -> list[tuple[int, str, int]]:
-    """What was sent of the most frequent events, and of all others together, by moment."""
+    """The messages sent of the most frequent events, and of all others together, by moment."""
     by_event = volume.group_by(["window_start", "event_key"]).aggregate([("sent", "sum")])
     rows = [
         (row["window_start"], row["event_key"], row["sent_sum"]) for row in by_event.to_pylist()

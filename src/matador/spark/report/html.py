@@ -329,7 +329,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _later(moment: datetime, step: int) -> datetime:
-    """So many seconds later, but not after the year 9999, which a record may hold."""
+    """The time ``step`` seconds later, at most the year 9999, which a record may contain."""
     try:
         return moment + timedelta(seconds=step)
     except OverflowError:

@@ -51,7 +51,7 @@ def _py4j_error() -> type[Exception]:
 
 
 Py4JError: type[Exception] = _py4j_error()
-"""What the bridge to Java raises."""
+"""The exception of the bridge to Java."""
 
 # -- queries --------------------------------------------------------------------------------------
 

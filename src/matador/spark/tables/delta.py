@@ -291,7 +291,7 @@ class DeltaTable:
             )
 
     def changes(self, after: int) -> Changes | None:
-        """What was committed after a version. None: the log no longer goes back so far.
+        """The changes committed after a version. None: the log no longer goes back so far.
 
         A commit of this package says so. It has new rows if it removes no files; other removals
         are those of expired rows. Of another program, files that are removed and added together

@@ -118,7 +118,7 @@ def _entry(storage: Storage, version: int) -> list[_Line] | None:
 
 
 def _checkpoint(storage: Storage, version: int) -> list[_Line]:
-    """What a checkpoint says besides the files of the table."""
+    """The lines of a checkpoint, except for the files of the table."""
     with storage.reader(f"{LOG}/{version:020d}.checkpoint.parquet") as file:
         rows = parquet.ParquetFile(file).read(columns=["txn", "protocol", "metaData"])
     lines: list[_Line] = []

@@ -50,7 +50,7 @@ class Slice:
 
 
 class SliceReport(msgspec.Struct, frozen=True):
-    """What a task reports: outcomes, whether its queues were empty, and why it failed.
+    """The report of a task: outcomes, whether its queues were empty, and why it failed.
 
     ``paused``: these queues are not empty, and cannot become so, because they are paused.
     """

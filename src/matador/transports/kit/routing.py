@@ -17,7 +17,7 @@ _MOST_KEYS = 10_000
 
 
 def topic_matches(pattern: str, key: str) -> bool:
-    """Does a routing key match the pattern of a binding?
+    """Whether a routing key matches the pattern of a binding.
 
     Example:
         >>> topic_matches("orders.*", "orders.paid"), topic_matches("orders.#", "orders")

@@ -84,7 +84,7 @@ class RedisClient(ServerClient[PipelinedConnection]):
         self._name = name
 
     async def open(self) -> PipelinedConnection:
-        """Open a connection of its own, for commands that block on the server."""
+        """Open a separate connection, for commands that block on the server."""
         return await self._open(PipelinedConnection)
 
     async def listen(self, heard: Callable[[bytes, bytes], None]) -> ListeningConnection:
