@@ -23,17 +23,17 @@ do. The classes stand in the order of this tree::
     │   ├── UnsupportedError                the transport lacks a capability
     │   │   └── DelaysNotSupportedError     the transport cannot delay messages
     │   ├── QueueNotFoundError              the queue does not exist
-    │   ├── QueuePausedError                the queue should become empty, but is paused
+    │   ├── QueuePausedError                the queue must be drained, but is paused
     │   ├── UnstorableError                 the broker can never store the message
     │   │   └── MessageTooLargeError        the message exceeds the size limit
     │   ├── StorageFullError                the disk or the broker is full
     │   ├── StorageCorruptError             the database file is damaged or not ours
     │   ├── StorageLockedError              another process keeps the database file locked
     │   ├── LeaseLostError                  another worker has the message now
-    │   ├── MessagesDeletedError            messages were deleted before a stream has read them
+    │   ├── MessagesDeletedError            messages were deleted before they were read
     │   ├── BufferFullError                 too many sends wait for the connection
     │   ├── BufferExpiredError              a send waited too long for the connection
-    │   ├── CircuitOpenError                the broker keeps failing, so nothing is tried for now
+    │   ├── CircuitOpenError                the broker keeps failing; sends are suspended
     │   └── MissingExtraError               the client library is not installed
     ├── SchemaError
     │   ├── InvalidSchemaError              lists every problem of a schema
@@ -45,13 +45,13 @@ do. The classes stand in the order of this tree::
     │   └── InProcessCannotRunStubError     the in-process transport cannot reach a stub
     ├── InvalidEventError                   the payload does not match the event's type
     │   └── AmbiguousPayloadError           a JSON object in the payload has a duplicate key
-    ├── InvalidMessageError                 the data cannot be written as JSON, or read
+    ├── InvalidMessageError                 the data cannot be encoded as JSON, or decoded
     ├── DecodeError                         the message is not a valid envelope
     ├── ConfigurationError                  an option is invalid (also a ValueError)
     ├── ApplicationImportError              the application's module cannot be imported
     ├── HistoryError                        the file of the dashboard's history cannot be used
     ├── ClusterError                        work on a Spark cluster keeps failing
-    ├── ObjectStoreError                    an object store cannot be reached, or refuses
+    ├── ObjectStoreError                    an object store cannot be reached, or refuses access
     ├── SparkPreparationError               the files for a faster Spark start cannot be created
     ├── MaybePoisonedError                  the message was delivered too often
     ├── NonIdempotentCannotRetryError       redelivered, but not safe to run again
@@ -62,12 +62,12 @@ do. The classes stand in the order of this tree::
     │       ├── UnreadableStepValueError    a stored step result cannot be read
     │       └── UnstorableStepValueError    a step result cannot be stored
     ├── JobError
-    │   ├── InvalidJobError                 an argument, or data that cannot be written
-    │   ├── DuplicateJobError               a job with that id is there already
-    │   │   └── UniqueJobError              another job has its unique key
+    │   ├── InvalidJobError                 an invalid argument, or data that cannot be encoded
+    │   ├── DuplicateJobError               the queue already has a job with that id
+    │   │   └── UniqueJobError              another job holds its unique key
     │   ├── JobsNotAddedError               some jobs of a batch were not stored
     │   ├── JobNotFoundError                no job with that id
-    │   ├── JobStateError                   the job is not in a state for this
+    │   ├── JobStateError                   the job's state does not allow the operation
     │   ├── JobsUnsupportedError            the provider cannot do that
     │   ├── JobProviderError                the provider failed; the cause says why
     │   ├── JobFailedError                  the job whose result was awaited has failed
@@ -121,7 +121,7 @@ class MatadorError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened."""
+        """The description of what happened."""
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -199,7 +199,7 @@ class ConnectionFailedError(TransportError):
 
 
 class SendFailedError(TransportError):
-    """Not every message is confirmed as stored; `result` says which ones are. A message whose
+    """Not every message is confirmed as stored; `result` says which messages are. A message whose
     outcome is unknown may be stored, so sending it again may create a duplicate.
 
     Raised by ``send`` and ``send_many``, and kept in ``SendResult.errors`` for each message that
@@ -256,8 +256,8 @@ class SendTimeoutError(SendUnconfirmedError, builtins.TimeoutError):
 
 
 class PublishError(TransportError):
-    """Some messages were not published. `outcomes` says which ones, and why. Publish those again;
-    one whose outcome is unknown may be stored all the same.
+    """Some messages were not published. `outcomes` says which messages failed and why. Publish
+    those again. A message whose outcome is unknown may already be stored.
 
     Attributes:
         outcomes: in order of the messages (or, for one message, of the exchanges): a `Published`
@@ -294,7 +294,7 @@ class NotConsumedHereError(TransportError):
 
 
 def may_be_stored(error: BaseException | None) -> bool:
-    """Does this send error leave open whether the message was stored?"""
+    """Whether the message may be stored despite this send error."""
     if isinstance(error, AllTransportsFailedError):
         return any(may_be_stored(one) for _, one in error.errors)
     return isinstance(error, SendUnconfirmedError) or getattr(error, "unknown", False)
@@ -316,8 +316,8 @@ class QueueNotFoundError(TransportError):
 
 
 class QueuePausedError(TransportError):
-    """A queue should become empty, but it is paused, so that nobody receives its messages. Resume
-    it with `matador queues resume`, then start again."""
+    """A queue must be drained, but it is paused, so its messages are not delivered. Resume it with
+    `matador queues resume`, then start again."""
 
 
 class UnstorableError(TransportError):
@@ -351,13 +351,13 @@ class StorageLockedError(TransportError):
 
 class LeaseLostError(TransportError):
     """The lease on the message expired before the message was settled (the process was frozen, or
-    the machine slept). The settlement was refused; another worker handles the message."""
+    the machine slept). The broker refused the settlement. Another worker handles the message."""
 
 
 class MessagesDeletedError(TransportError):
-    """Messages were deleted before a stream or an ingest has read them. Keep them for longer than
-    it lags. To go on without them, set option("missing", "skip") of the stream, or `missing="skip"`
-    of the ingest (`--missing skip`)."""
+    """Messages were deleted before a stream or an ingest read them. Increase the retention beyond
+    the lag of the reader. To continue without them, set option("missing", "skip") of the stream, or
+    `missing="skip"` of the ingest (`--missing skip`)."""
 
 
 class BufferFullError(TransportError):
@@ -372,7 +372,7 @@ class BufferExpiredError(TransportError):
 
 class CircuitOpenError(TransportError):
     """The circuit breaker is open: the broker keeps failing, so the message was not sent. Sends are
-    tried again when the connection is back, or after `CircuitBreaker(recovery_time=…)`."""
+    attempted again when the connection is back, or after `CircuitBreaker(recovery_time=…)`."""
 
 
 class MissingExtraError(TransportError):
@@ -420,7 +420,7 @@ class SubscriberNotRegisteredError(SchemaError):
 
 
 class NoSubscribersError(SchemaError):
-    """The event has no subscribers, so it would be sent to nobody. Add a subscriber."""
+    """The event has no subscribers, so it would reach no handler. Add a subscriber."""
 
 
 class SubscriberIsStubError(SchemaError):
@@ -451,8 +451,8 @@ class InvalidMessageError(MatadorError):
 
 
 class DecodeError(MatadorError):
-    """The message could not be decoded. It is kept unchanged among the dead letters: find out who
-    sent it, or configure the codec it was encoded with.
+    """The message could not be decoded. It is kept unchanged as a dead letter. Identify the program
+    that sent it, or configure the codec it was encoded with.
 
     The error message is short and printable, whatever the bytes contain.
     """
@@ -462,7 +462,7 @@ class DecodeError(MatadorError):
 
 
 def _excerpt(text: str) -> str:
-    """Text that may quote an unknown sender, as one short printable line."""
+    """Shorten text that may contain foreign data to one printable line."""
     line = text[:_LONGEST]
     if not line.isprintable():
         line = "".join(
@@ -490,8 +490,9 @@ class ClusterError(MatadorError):
 
 
 class ObjectStoreError(MatadorError, OSError):
-    """An object store (S3, Google Cloud Storage, Azure, HDFS) could not be reached, or has refused.
-    Check the address, the credentials and what they permit; nothing is left half done."""
+    """An object store (S3, Google Cloud Storage, Azure, HDFS) could not be reached or refused the
+    request. Check the address, the credentials and their permissions. No partial change was made.
+    """
 
 
 class SparkPreparationError(MatadorError):
@@ -514,8 +515,7 @@ class NonIdempotentCannotRetryError(MatadorError):
 
 class StoreUnavailableError(MatadorError):
     """A store that messages depend on (steps, duplicates) cannot be used for now. The message goes
-    back to its queue; no attempt is counted. Check that the store is reachable.
-    """
+    back to its queue; no attempt is counted. Check that the store is reachable."""
 
 
 class CheckpointError(MatadorError):
@@ -607,14 +607,13 @@ def assert_event(envelope: object, condition: object, message: str) -> None:
 
 
 class JobError(MatadorError):
-    """Something about a job, or a queue of jobs.
+    """The base class of errors about a job or a job queue.
 
     Attributes:
-        type: what kind of problem it is, the same for every provider.
-        code: which one.
-        retryable: doing the same again may succeed.
-        queue: the name of the queue, if it is about one.
-        job_id: the id of the job, if it is about one.
+        type: the category of the problem, the same for every provider.
+        code: the specific problem within the category.
+        retryable: the same operation may succeed later.
+        queue: the name of the queue, if any. job_id: the id of the job, if any.
     """
 
     description = "Something went wrong with a job."
@@ -641,7 +640,7 @@ class JobError(MatadorError):
 
 
 class InvalidJobError(JobError, ValueError):
-    """An argument that cannot be, or data that cannot be written as JSON."""
+    """An argument is invalid, or the data cannot be encoded as JSON."""
 
     description = "Nothing was stored. Correct the argument that the message names."
     type = "DataError"
@@ -657,9 +656,9 @@ class DuplicateJobError(JobError):
 
 
 class UniqueJobError(DuplicateJobError):
-    """Another job has the unique key. ``job_id`` is that of the other one."""
+    """Another job has the unique key. ``job_id`` is the id of that job."""
 
-    description = "The job was not added: another one with its unique key is there."
+    description = "The job was not added because another job holds its unique key."
     code = "NOT_UNIQUE"
 
 
@@ -667,10 +666,10 @@ class JobsNotAddedError(JobError):
     """Some jobs of a batch could not be added.
 
     Attributes:
-        errors: why, by their place in the batch. All others were added.
+        errors: the errors by position in the batch. All other jobs were added.
     """
 
-    description = "Add those that `errors` names again; the others are stored."
+    description = "Add the jobs listed in `errors` again. The other jobs are stored."
     type = "DataError"
     code = "ENQUEUE"
 
@@ -694,7 +693,7 @@ class JobNotFoundError(JobError):
 
     @property
     def resource_id(self) -> str | None:
-        """The id that was looked for."""
+        """The id that was requested."""
         return self.job_id
 
     @property
@@ -704,7 +703,7 @@ class JobNotFoundError(JobError):
 
 
 class JobStateError(JobError):
-    """The job is not in a state for this."""
+    """The job's state does not allow the operation."""
 
     description = "Only failed jobs can be retried, and active ones cannot be removed."
     type = "DataError"
@@ -728,7 +727,7 @@ class JobProviderError(JobError):
 
 
 class JobFailedError(JobError):
-    """The job whose result was awaited has failed for good. The message is its last error."""
+    """The job whose result was awaited has failed permanently. The message is its last error."""
 
     description = "The job failed in its last attempt. `queue.retry(job_id)` runs it again."
     code = "FAILED"
@@ -737,14 +736,16 @@ class JobFailedError(JobError):
 class JobCanceledError(JobFailedError, DontRetry):
     """The job was canceled, by ``handle.cancel()`` or ``queue.cancel(job_id)``."""
 
-    description = "Somebody canceled the job. `queue.retry(job_id)` runs one that had begun again."
+    description = (
+        "The job was canceled. If it had already started, `queue.retry(job_id)` runs it again."
+    )
     code = "CANCELED"
 
 
 class JobTimeoutError(JobError, TimeoutError):
     """A handler ran for too long, or a result did not come in time."""
 
-    description = "It took longer than allowed. Raise the timeout, or make it quicker."
+    description = "The job exceeded its time limit. Raise the timeout, or make the job faster."
     code = "TIMEOUT"
     retryable = True
 
@@ -764,7 +765,8 @@ class RpcError(MatadorError):
 
 
 class RemoteError(RpcError):
-    """The server answered with an error. `code` is its name there, `details` is what else it said.
+    """The server answered with an error. `code` is its name there, `details` has further data from
+    the server.
 
     Example:
         >>> raise RemoteError("ValidationError", "amount must be positive", {"field": "amount"})
@@ -804,8 +806,8 @@ class QueueError(MatadorError):
     Attributes:
         queue_type: the type of the queue, such as `rabbitmq`.
         operation: what failed: `connect`, `send`, `publish` or `consume`.
-        queue: the name of the queue, if it is about one.
-        message_id: the id of the message, if it is about one.
+        queue: the name of the queue, if any.
+        message_id: the id of the message, if any.
     """
 
     def __init__(

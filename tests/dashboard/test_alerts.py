@@ -14,7 +14,7 @@ from tests.dashboard.conftest import Serve, fail_orders
 
 from matador import Matador
 from matador.dashboard import DashboardOptions, alerts
-from matador.dashboard.alerts import Changes
+from matador.dashboard.alerts import ProblemChanges
 from matador.dashboard.problems import Problem
 from matador.errors import ConfigurationError
 from matador.testing import wait_for
@@ -28,7 +28,7 @@ PAUSED = Problem("events is paused", None, "/")
 
 
 def test_what_lasts_is_told_once_when_it_begins_and_when_it_ends() -> None:
-    changes = Changes(steady=20)
+    changes = ProblemChanges(steady=20)
     told: list[tuple[float, list[str], list[str]]] = []
     for now, problems in (
         (0.0, [letters(1)]),
@@ -55,7 +55,7 @@ def test_what_lasts_is_told_once_when_it_begins_and_when_it_ends() -> None:
 
 
 def test_what_could_not_be_told_is_told_later() -> None:
-    changes = Changes(steady=0)
+    changes = ProblemChanges(steady=0)
     assert changes.seen([PAUSED], 1.0)[0]
     assert changes.seen([PAUSED], 2.0)[0]
     changes.told(*changes.seen([PAUSED], 3.0))

@@ -106,7 +106,7 @@ async def test_nothing_moves_before_the_confirmation(serve: Serve, shop: Shop) -
         await browser.post(f"{location}/confirm", 400, sure="yes")
         await browser.post(f"{location}/cancel")
         await browser.post(f"{location}/confirm", 409, sure="purge")
-        assert "cancelled" in await browser.get(location)
+        assert "canceled" in await browser.get(location)
         assert browser.desk.index.count(IndexFilter()) == 3
 
 

@@ -481,11 +481,11 @@ async def test_the_page_of_a_queue_shows_it_alone_and_cancels_what_waits(
         assert "2 messages of events would be deleted" in asked.text
         assert (await depth(app)).total == 6
         done = await browser.post("/queues/cancel?queue=events", 200, message=boxes[:2], sure="yes")
-        assert "2 messages cancelled." in done.text
+        assert "2 messages canceled." in done.text
         again = await browser.post(
             "/queues/cancel?queue=events", 200, message=boxes[1:3], sure="yes"
         )
-        assert "1 message cancelled. 1 message handled, or gone, in the meantime." in again.text
+        assert "1 message canceled. 1 message handled, or gone, in the meantime." in again.text
         assert (await depth(app)).total == 3
         audit = await browser.get("/audit")
         assert boxes[0].split(" ")[0] in audit

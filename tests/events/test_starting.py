@@ -111,7 +111,7 @@ def test_it_can_be_started_again_in_another_loop(
         asyncio.run(use(runs))
     assert handler.runs == 3
     assert [one.state.status for one in heard.of("connection")].count("connected") == 3
-    assert "cutting them short" not in caplog.text
+    assert "interrupting them" not in caplog.text
 
 
 # -- what is refused before anything is touched ------------------------------------------------

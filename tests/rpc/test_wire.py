@@ -34,7 +34,7 @@ from matador.rpc import (
     RpcServer,
     RpcTimeoutError,
 )
-from matador.rpc.replies import Replies, Waiting
+from matador.rpc.replies import ReplyRouter, Waiting
 from matador.rpc.wire import CORRELATION_ID, error_reply, read_reply
 from matador.runtime.messages import RETRY_COUNT
 from matador.testing import ManualClock, wait_for
@@ -184,7 +184,7 @@ async def test_a_call_has_one_outcome() -> None:
 
 
 async def test_a_reply_is_handed_to_the_call_with_its_id_and_to_no_other() -> None:
-    replies, loop = Replies(), asyncio.get_running_loop()
+    replies, loop = ReplyRouter(), asyncio.get_running_loop()
     calls = {name: Waiting(loop.create_future()) for name in ("a", "b")}
     replies.waiting.update(calls)
     for properties in (None, Properties(), Properties(correlation_id="c")):
@@ -198,7 +198,7 @@ async def test_a_reply_is_handed_to_the_call_with_its_id_and_to_no_other() -> No
 
 
 def test_an_id_is_free_until_it_is_used_and_again_after_many_others() -> None:
-    replies = Replies()
+    replies = ReplyRouter()
     assert replies.is_free("trace")
     assert not replies.is_free("trace")
     assert all(replies.is_free(str(number)) for number in range(9_999))
@@ -213,8 +213,8 @@ def test_an_id_is_free_until_it_is_used_and_again_after_many_others() -> None:
 async def test_clients_share_the_replies_of_a_transport_until_the_last_is_closed() -> None:
     transport = MemoryTransport()
     await transport.connect()
-    first = await Replies.open(transport)
-    assert await Replies.open(transport) is first
+    first = await ReplyRouter.open(transport)
+    assert await ReplyRouter.open(transport) is first
     reader = first._reader
     assert reader is not None
     await first.close()
@@ -222,7 +222,7 @@ async def test_clients_share_the_replies_of_a_transport_until_the_last_is_closed
     await first.close()
     assert reader.cancelled()
     await first.close()
-    again = await Replies.open(transport)
+    again = await ReplyRouter.open(transport)
     assert again._reader is not None
     assert not again._reader.done()
     await again.close()

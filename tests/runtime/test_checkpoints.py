@@ -836,7 +836,7 @@ async def test_a_step_that_could_not_be_saved_before_the_end_is_logged(
         await app.send(OrderPlaced("o-1"))
         await wait_for(lambda: store.failures)
         await app.shutdown(timeout=0)
-    assert "the step 'charge' has run, but was cancelled before its result was saved" in caplog.text
+    assert "the step 'charge' has run, but was canceled before its result was saved" in caplog.text
 
 
 class RefusingStore(MemoryCheckpointStore):

@@ -269,7 +269,7 @@ async def test_a_close_counts_what_is_under_way_and_says_that_it_may_be_stored(
     names = {one.get_name() for one in asyncio.all_tasks()}
     assert ("matador-send-many" in names) == (how == "send_many")
     assert await outbox.close(0.01) == 1
-    assert "1 sends were given up" in caplog.text
+    assert "1 sends were abandoned" in caplog.text
     outcome: Any
     (outcome,) = await asyncio.wait_for(asyncio.gather(sending, return_exceptions=True), 10)
     assert isinstance(outcome[0] if how == "send_many" else outcome, SendUnconfirmedError)

@@ -357,7 +357,7 @@ def test_a_topic_that_was_made_again_is_noticed(post: Post, lake: InlineLake) ->
     delete_topics(post.url, post.topic)
     make_topics(post.url, post.topic, partitions=3)
     post.send_many(30, 33)
-    with pytest.raises(MessagesDeletedError, match="deleted and made again"):
+    with pytest.raises(MessagesDeletedError, match="deleted and recreated"):
         lake.ingest_log(post.app)
     assert lake.ingest_log(post.app, start=LogStart(missing="skip")).events == 3
     post.send_many(33, 36)

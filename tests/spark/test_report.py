@@ -25,7 +25,7 @@ from matador.charts.markup import Html, element, printable
 from matador.charts.svg import (
     NARROW,
     PHONE,
-    Series,
+    ChartSeries,
     duration,
     lines,
     share_bar,
@@ -149,7 +149,7 @@ def test_elements_escape_what_is_not_html() -> None:
 )
 def test_charts_take_any_numbers(values: list[float | None]) -> None:
     times = [datetime(2026, 11, 15, 12, minute, tzinfo=UTC) for minute in range(len(values))]
-    series = [Series("a", values, "s0"), Series("b", values, "s1")]
+    series = [ChartSeries("a", values, "s0"), ChartSeries("b", values, "s1")]
     for chart in (
         stacked_bars(times, 60, series),
         lines(times, 60, series),
@@ -164,8 +164,8 @@ def test_nothing_is_drawn_outside() -> None:
     times = [datetime(2026, 11, 15, 12, minute, tzinfo=UTC) for minute in range(60)]
     values = [float(minute**4) for minute in range(60)]
     for chart in (
-        stacked_bars(times, 60, [Series("a", values, "s0")], NARROW),
-        lines(times, 60, [Series("a", values, "s0")]),
+        stacked_bars(times, 60, [ChartSeries("a", values, "s0")], NARROW),
+        lines(times, 60, [ChartSeries("a", values, "s0")]),
     ):
         for name, most in (("x", NARROW), ("y", 240)):
             found = [float(number) for number in re.findall(rf' {name}="([^"]+)"', chart)]

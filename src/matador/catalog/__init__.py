@@ -1,4 +1,4 @@
 """Describes what a program sends and handles: AsyncAPI documents, HTML pages, compatibility.
 
-Knows only values: which applications, queues and servers there are is found by its callers.
+Works on values only: callers find the applications, queues and servers.
 """

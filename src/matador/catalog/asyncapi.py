@@ -2,7 +2,7 @@
 
 A queue is a channel, a type of message is a message, and a receiver is an operation. An event is
 sent once for each subscriber, so that each queue of an event has an operation that sends it, too.
-What AsyncAPI has no word for is in extensions that start with ``x-matador``.
+Data without a place in AsyncAPI is in extensions that start with ``x-matador``.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Writer:
         if "matador.Docket" not in self._schemas.components:
             (_, components) = msgspec.json.schema_components([Docket])
             schema = dict(components["Docket"])
-            schema["description"] = "What Matador knows about a message."
+            schema["description"] = "Data of Matador about a message."
             self._schemas.components["matador.Docket"] = schema
         return {"$ref": f"{REFERENCE}matador.Docket"}
 
@@ -200,7 +200,7 @@ class _Writer:
     def _reply(self, receiver: Receiver) -> Document:
         assert receiver.reply is not None
         self._add_message(receiver.reply, ())
-        # Where replies go is the caller's choice, and in its request.
+        # The caller chooses the reply address, which is in its request.
         message_id = self._message_id(receiver.reply)
         channel_id = self._id("channel", f"replies of {receiver.address}")
         channel = self._channels.setdefault(channel_id, {"address": None, "messages": {}})

@@ -1,6 +1,6 @@
 """Compares the AsyncAPI documents of two versions: which changes break readers or writers.
 
-Messages outlive the program that sent them, and programs are not replaced all at once. So a change
+Messages outlive the program that sent them, and programs are not all replaced at once. So a change
 is checked in both directions. It breaks *writers* if messages of the old version cannot be handled
 by the new one, and *readers* if messages of the new version cannot be handled by the old one.
 """
@@ -26,7 +26,7 @@ class Change:
         message: the message, as ``event order.placed``.
         path: where in its payload, as ``$.amount``; empty: the message itself.
         text: what has changed.
-        breaks: whom.
+        breaks: ``readers``, ``writers`` or both.
     """
 
     message: str
@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What has changed between two documents. ``notes`` are changes to know about."""
+    """The changes between two documents. ``notes`` are compatible changes to be aware of."""
 
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
@@ -102,7 +102,7 @@ def _keys(message: Document) -> Iterator[_Key]:
 
 
 def _lost_receivers(name: str, old: Document, new: Document) -> Iterator[Change]:
-    """Subscribers of an event that are gone: a message says for which subscriber it is."""
+    """Subscribers of an event that were removed: a message names its subscriber."""
     if old[KIND] != "event":
         return
     for one in old.get(RECEIVERS, ()):

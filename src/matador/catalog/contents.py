@@ -1,4 +1,4 @@
-"""The contents of a catalogue: message types, and who receives them."""
+"""The contents of a catalog: message types and their receivers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["event", "job", "command", "reply", "message"]
-"""What a message is. ``message``: of pub/sub and channels."""
+"""The kind of a message. ``message``: pub/sub and channels."""
 
 Wire: TypeAlias = Literal["plain", "envelope", "headers"]
 """How the payload is carried: alone, in an envelope with its docket, or with headers beside it."""
@@ -18,7 +18,7 @@ class MessageType:
     """A type of message.
 
     Attributes:
-        kind: what it is.
+        kind: the kind of message.
         key: its name among those of its kind: the key of an event, ``queue/name`` of a job.
         description: what it means.
         payload: the Python type of the payload. ``Any``: anything; None: there is no payload.
@@ -40,7 +40,7 @@ class MessageType:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Who receives a type of message, and where.
+    """A receiver of a type of message, and its queue.
 
     Attributes:
         name: the name of the subscriber or the function.
@@ -49,7 +49,7 @@ class Receiver:
         address: the name of the queue, on the broker.
         elsewhere: its code is in another service.
         reply: the type of the reply.
-        details: options worth knowing, by their names.
+        details: relevant options, by name.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All types of messages of a program, and who receives them.
+    """All types of messages of a program, and their receivers.
 
     Example:
         >>> placed = MessageType("event", "order.placed", "An order.", OrderPlaced)

@@ -110,7 +110,7 @@ class _Page:
                     for other in one.get("x-matador-handled-elsewhere", ())
                 ]
         if not rows:
-            yield '<p class="quiet">Nobody receives it.</p>'
+            yield '<p class="quiet">It has no receivers.</p>'
             return
         yield from _table("Received by", ("Name", "Queue", "What it does", "Options"), rows)
 

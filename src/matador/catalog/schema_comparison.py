@@ -1,6 +1,6 @@
-"""Can data of one JSON Schema be read with another? Says where and why not.
+"""Checks whether data of one JSON Schema can be read with another; reports where and why not.
 
-Knows the words that msgspec and pydantic write. What a schema says beyond that is not compared.
+Supports the keywords that msgspec and pydantic write. Other keywords are not compared.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TYPES: dict[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Why data cannot be read: where, as ``$.lines[].sku``, and what has changed there."""
+    """A reason why data cannot be read: the path, such as ``$.lines[].sku``, and the change."""
 
     path: str
     text: str
@@ -51,11 +51,11 @@ class Comparison:
         self._old, self._new = old, new
 
     def old_for_new(self, old: Any, new: Any) -> Iterator[Difference]:
-        """Why the new version cannot read data of the old one."""
+        """The reasons why the new version cannot read data of the old one."""
         yield from _Direction(self._old, self._new, from_old=True).check(old, new, "$", 0)
 
     def new_for_old(self, old: Any, new: Any) -> Iterator[Difference]:
-        """Why the old version cannot read data of the new one."""
+        """The reasons why the old version cannot read data of the new one."""
         yield from _Direction(self._new, self._old, from_old=False).check(new, old, "$", 0)
 
 
@@ -210,7 +210,7 @@ def _alternatives(
         return [{}]
     found = cast("JsonSchema", schema)
     if isinstance(reference := found.get("$ref"), str):
-        if reference in within:  # it says of itself only that it is itself
+        if reference in within:  # it only refers to itself
             return [{}]
         return _alternatives(document, _resolved(document, reference), within | {reference})
     for word in ("anyOf", "oneOf"):

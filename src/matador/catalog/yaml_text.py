@@ -47,7 +47,8 @@ def _entry(start: str, value: Any, indent: str) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
-    # JSON leaves DEL and the like as they are; YAML wants them escaped, and line separators, too.
+    # JSON does not escape DEL and similar characters, but YAML requires it, also for line
+    # separators.
     return re.sub(
         "[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]",
         lambda odd: f"\\u{ord(odd[0]):04x}",

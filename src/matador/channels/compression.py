@@ -18,10 +18,9 @@ def compressed(body: bytes) -> bytes:
 
 
 def decompressed(delivery: Delivery, limit: int) -> tuple[bytes, str | None]:
-    """The body of a message, and why it cannot be read; then the body is as it arrived.
+    """The decompressed body of a message, or the raw body and the problem.
 
-    A body of more than ``limit`` bytes is not unpacked any further: a few kilobytes can hold
-    gigabytes.
+    Decompression stops after ``limit`` bytes, because a few kilobytes can expand to gigabytes.
     """
     packed, encoding = delivery.body, delivery.headers.get(ENCODING)
     if encoding is None or delivery.problem is not None:
@@ -37,6 +36,6 @@ def decompressed(delivery: Delivery, limit: int) -> tuple[bytes, str | None]:
         return packed, f"more than {limit} bytes when decompressed"
     if not unpacker.eof:
         return packed, "the compressed data ends too soon"
-    if unpacker.unused_data:  # read without it, it would be lost unnoticed
-        return packed, "something follows the compressed data"
+    if unpacker.unused_data:  # ignoring it would lose it without an error
+        return packed, "the body has extra bytes after the compressed data"
     return body, None

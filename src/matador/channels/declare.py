@@ -1,6 +1,6 @@
 """``@channel`` and ``@consume``: consumers declared as methods of a class, or as functions.
 
-The decorators only write down what was declared. ``QueueService`` reads it.
+The decorators only store the declarations. ``QueueService`` reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., object])
 _CHANNEL = "__matador_channel__"
 _CONSUMES = "__matador_consumes__"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_MOST_AT_ONCE = 65_535  # the most that RabbitMQ takes; each has a task that waits for a message
+_MOST_AT_ONCE = 65_535  # the limit of RabbitMQ; each slot has a task that waits for a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Consumer:
 
     Attributes:
         name: the name of the messages.
-        concurrency: how many are handled at once; None: as the service says.
-        options: see ``HandlerOptions``.
+        concurrency: how many are handled at once; None: that of the service. options: see
+            ``HandlerOptions``.
         channel: the name of the channel.
         method: the function, or the method bound to its object.
-        batch_size: how many it takes at most in a list; None: as the service says.
-        dead_letters: what becomes of messages that failed for good; None: as the service says.
+        batch_size: the maximum size of a batch; None: that of the service.
+        dead_letters: the options for dead letters; None: those of the service.
         work: the options of its queues.
 
     Example:
@@ -120,20 +120,19 @@ def consume(
     """Declare a method of a channel, or a function, as the consumer of messages with that name.
 
     Parameters are filled by their types: ``MessageContext``, ``Envelope[...]``, ``Transport`` (the
-    connection) and ``QueueService``. The one that is left takes the data of the message.
+    connection) and ``QueueService``. The remaining parameter takes the data of the message.
 
     A parameter of the type ``list[OrderCreated]`` or ``list[Envelope[OrderCreated]]`` takes a
-    batch: the data of all messages that have arrived, up to ``batch_size``. If the consumer raises
-    an error, each of them has failed, and is retried in a list of its own. A message whose data is
-    itself a list is taken with another annotation, such as ``Sequence[int]``.
+    batch: the data of all available messages, up to ``batch_size``. If the consumer raises an
+        error, each of them has failed and is retried in a separate batch. To take a message whose
+        data is itself a list, use another annotation, such as ``Sequence[int]``.
 
     Args:
         name: the name of the messages.
         channel: the name of the channel, for a function. That of a method is the one of its class.
-        concurrency: how many messages, or batches, are handled at once; None: as the service says.
-        batch_size: how many messages a batch has at most; None: ``batch_size`` of the settings.
-        dead_letters: whether and how messages that failed for good are kept; None: as the settings
-            say.
+        concurrency: how many messages, or batches, are handled at once; None: that of the service.
+        batch_size: the maximum size of a batch; None: ``batch_size`` of the settings.
+        dead_letters: whether and how dead letters are kept; None: as in the settings.
         queue: a ``WorkQueue`` of the same name with options of the queue, such as ``max_length``.
         **options: see ``HandlerOptions``.
 
@@ -211,26 +210,27 @@ def check_name(name: object, what: str) -> str:
 
 
 def consumers_of(given: object) -> list[Consumer]:
-    """The consumers of a channel: a class, which is made without arguments, or an object.
+    """The consumers of a channel: a class, which is instantiated without arguments, or an object.
 
-    Of a function, those that it declares itself.
+    For a function, its own declarations.
 
     Raises:
-        ConfigurationError: it is no channel, or cannot be made.
+        ConfigurationError: it is not a channel, or cannot be instantiated.
     """
     if inspect.isroutine(given):
         return _consumers_of_function(given)
     cls = cast("type[object]", given) if isinstance(given, type) else type(given)
     name: str | None = getattr(cls, _CHANNEL, None)
     if name is None:
-        raise ConfigurationError(f"{cls.__name__} is no channel: decorate it with @channel(…)")
+        raise ConfigurationError(f"{cls.__name__} is not a channel: decorate it with @channel(…)")
     made = given
     if isinstance(given, type):
         try:
             made = cls()
         except TypeError as error:
             raise ConfigurationError(
-                f"channel {name!r}: {cls.__name__} cannot be made without arguments ({error}); "
+                f"channel {name!r}: {cls.__name__} cannot be instantiated without arguments "
+                f"({error}); "
                 f"pass an object instead of the class"
             ) from error
     return [

@@ -67,13 +67,14 @@ _UNUSED = 60.0  # seconds after which the queue of a service that died is delete
 
 
 class QueueService(MessageReceiver):
-    """Sends and publishes messages, and runs the consumers of channels, as its settings say.
+    """Sends and publishes messages, and runs the consumers of channels, according to its settings.
 
     Args:
         settings: see ``Settings``.
-        channels: classes with ``@channel``, or objects of such classes. Without, it only sends.
+        channels: classes with ``@channel``, or objects of such classes. Without channels, it only
+            sends.
         concurrency: how many messages of each consumer are handled at once, unless ``@consume``
-            says so. None: ``prefetch`` of the settings.
+            sets it. None: ``prefetch`` of the settings.
         circuit_breaker: None: none.
         transport: a transport to use instead of the one in the settings.
         **options: see ``ReceiverOptions``.
@@ -100,7 +101,7 @@ class QueueService(MessageReceiver):
         if not isinstance(settings, Settings):  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(
                 f"QueueService: settings must be Settings, got {without_secrets(repr(settings))}; "
-                f"make some with Settings(QueueSettings(type=…, url=…)) or Settings.load(FILE)"
+                f"create them with Settings(QueueSettings(type=…, url=…)) or Settings.load(FILE)"
             )
         self._settings = settings
         check_arguments("QueueService", circuit_breaker=circuit_breaker)
@@ -182,7 +183,7 @@ class QueueService(MessageReceiver):
     def topology(self) -> Topology | None:
         """The queues of its consumers and the exchanges of their channels; None: it only sends.
 
-        The queue that each running service has for what is published is not part of it.
+        The queue of each running service for published messages is not part of it.
         """
         if not self._routes:
             return None
@@ -199,7 +200,7 @@ class QueueService(MessageReceiver):
 
     @property
     def reader(self) -> MessageReader:
-        """Reads the messages that are stored in the queues of its consumers."""
+        """The reader of the messages stored in the queues of its consumers."""
         limit = self._validation.max_size
         return MessageReader(
             self._validation,
@@ -256,7 +257,7 @@ class QueueService(MessageReceiver):
 
     def _processor_of(self, queue: str) -> MessageFunction | None:
         if queue in self._broadcasts:
-            return None  # its dead letters are kept with those of its consumer
+            return None  # its dead letters go to the queue of its consumer
         return self._read_processor(self._letters_of(queue))
 
     def _work_queue(self, queue: str) -> WorkQueue:
@@ -269,7 +270,7 @@ class QueueService(MessageReceiver):
     # -- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect, create what is missing, and begin to consume. A second call does nothing.
+        """Connect, create missing queues, and start to consume. A second call does nothing.
 
         Raises:
             QueueError: the broker cannot be reached, or refuses.
@@ -310,7 +311,7 @@ class QueueService(MessageReceiver):
         )
 
     def _reads_ahead(self, queue: str) -> bool:
-        """A batch has as many as arrive together anyway."""
+        """Batches do not need it: they take messages that arrive together."""
         route = self._routes[self._broadcasts.get(queue, queue)]
         return route.batch_size is None and may_run_again(route.idempotent)
 
@@ -326,13 +327,13 @@ class QueueService(MessageReceiver):
         self._ready.add(place)
 
     def _settlement_failed(self, receipt: Receipt, error: Exception) -> None:
-        """Create a queue again whose dead letters somebody has deleted; it is settled then.
+        """Recreate a queue whose dead-letter queue was deleted, so that the settlement succeeds.
 
-        Some transports do that by themselves, but not if they were told to delete it.
+        Some transports do this themselves, but not after ``delete_queue``.
         """
         super()._settlement_failed(receipt, error)
         if isinstance(error, QueueNotFoundError):
-            queue = self._broadcasts.get(receipt.queue, receipt.queue)  # it has the dead letters
+            queue = self._broadcasts.get(receipt.queue, receipt.queue)  # it keeps the letters
             if queue in self._routes and queue not in self._remaking:
                 self._ready.discard(queue)
                 self._remaking[queue] = asyncio.create_task(self._make_again(queue))
@@ -341,13 +342,13 @@ class QueueService(MessageReceiver):
         try:
             await self._make(queue)
         except MatadorError as error:
-            log.warning("%s: what was deleted could not be created again: %s", queue, error)
+            log.warning("%s: deleted queues could not be created again: %s", queue, error)
         finally:
             self._remaking.pop(queue, None)
 
     async def _make_broadcasts(self) -> dict[str, int]:
-        """Create queues for what is published while this service lives: one for each consumer,
-        so that none waits for another."""
+        """Create queues for messages published while this service runs: one for each consumer, so
+        that consumers do not wait for each other."""
         made: dict[str, int] = {}
         nothing_kept = DeadLetters(unhandled=False, undeliverable=False)
         for queue, route in self._routes.items():
@@ -369,7 +370,7 @@ class QueueService(MessageReceiver):
     async def _stop_remaking(self) -> None:
         for task in self._remaking.values():
             task.cancel()
-        self._remaking.clear()  # one that has not begun does not do it
+        self._remaking.clear()  # a consumer that has not started does not do it
 
     async def _delete_broadcasts(self) -> None:
         queues, self._broadcasts = self._broadcasts, {}
@@ -398,14 +399,14 @@ class QueueService(MessageReceiver):
         """Send a message to one consumer; returns its id once it is safely stored.
 
         ``headers``: those that brokers and Matador write themselves are left out, so that the
-        headers of a message that was received may be passed on. ``priority``: higher ones are
-        received first, where the queue has priorities.
+        headers of a received message may be passed on. ``priority``: higher ones are received
+        first, where the queue has priorities.
 
         Example:
             >>> id = await service.send("orders", "created", OrderCreated("1"), delay=60)
 
         Raises:
-            QueueError: it was not stored, or nobody knows whether it was. The cause says why.
+            QueueError: it was not stored, or the outcome is unknown. The cause has the reason.
             InvalidMessageError: the data cannot be written as JSON, or is not of the type that the
                 consumer takes, if that is declared here; or a header is neither text nor a number.
             ConfigurationError: the channel is declared here, and has no such consumer.
@@ -427,8 +428,7 @@ class QueueService(MessageReceiver):
     ) -> str:
         """Publish a message to every running service that consumes it; returns its id.
 
-        A service that is not running does not get it. Returns once the broker has stored it for
-        those that are.
+        Only services that are running receive it. Returns once the broker has stored it for them.
 
         Example:
             >>> id = await service.publish("orders", "created", OrderCreated("1"))
@@ -476,7 +476,7 @@ class QueueService(MessageReceiver):
         return self._sending(operation, name, channel if publishes else queue, headers, post)
 
     def _check_declared(self, operation: str, channel: str, name: str, queue: str) -> None:
-        """Refuse a misspelled name. Channels not declared here are those of other services.
+        """Refuse a misspelled name. Channels that are not declared here belong to other services.
 
         Raises:
             ConfigurationError: the channel is declared here, and has no such consumer.
@@ -504,12 +504,12 @@ class QueueService(MessageReceiver):
             return
         try:
             route.function.decode(body)
-        except Exception as error:  # of a validator of the user's, too
+        except Exception as error:  # including errors of a user's validator
             raise InvalidMessageError(f"the data of {queue!r}: {error}") from error
 
     @property
     def _has_exchanges(self) -> bool:
-        """Does the broker have exchanges to publish to? Redis pub/sub publishes to its queues.
+        """Whether the broker has exchanges to publish to. Redis pub/sub publishes to its queues.
 
         Raises:
             UnsupportedError: it cannot publish at all.
@@ -517,7 +517,7 @@ class QueueService(MessageReceiver):
         can = self._broker.transport.capabilities
         if can.routing:
             return True
-        if "at-least-once" not in can.delivery_modes:  # every listener gets what is sent to a queue
+        if "at-least-once" not in can.delivery_modes:  # every listener receives sends
             return False
         queue = self._settings.queue
         kind = queue.type if queue.mode is None else f"{queue.type} in {queue.mode} mode"
@@ -529,11 +529,11 @@ class QueueService(MessageReceiver):
         )
 
     async def _stored(self, place: str, parcel: Parcel) -> None:
-        """Send to a queue or an exchange, which is made if it is not there.
+        """Send to a queue or an exchange, and create it if it does not exist.
 
-        The queue of another service is made only if it is missing: that service knows its options.
-        Without a connection nothing can be made: the send waits first. Somebody may have deleted
-        what was made before.
+        The queue of another service is only created if it is missing, because that service knows
+        its options. Without a connection, nothing can be created, so the send waits first. A queue
+        that was created before may have been deleted.
         """
         if place in self._routes or parcel.exchange is not None:
             with contextlib.suppress(NotConnectedError):
@@ -557,7 +557,7 @@ class QueueService(MessageReceiver):
         delay: Seconds | None,
     ) -> Message:
         given = dict(metadata_headers(headers, "QueueService: headers"))
-        given.pop(ENCODING, None)  # of a message that was received, and is passed on
+        given.pop(ENCODING, None)  # of a received message that is passed on
         if self._settings.queue.compression:
             body, given = compressed(body), {**given, ENCODING: "gzip"}
         check_ids("QueueService", message_id, correlation_id)
@@ -592,10 +592,10 @@ class QueueService(MessageReceiver):
         log.error("%s", made, extra={f"matador_{k}": v for k, v in made.as_dict().items()})
         return made
 
-    # -- how it is doing --------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------
 
     def health_check(self) -> Health:
-        """How it is doing. The same as ``health``.
+        """The health of the service. The same as ``health``.
 
         Example:
             >>> service.health_check().connection_state

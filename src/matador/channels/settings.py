@@ -1,7 +1,7 @@
 """The settings of a queue service: one typed model for file, environment and code.
 
-Everything is checked when it is made, before any connection. An error names the field, what was
-given, and the right form. Values are never repeated where they may hold a password.
+All values are checked on creation, before any connection. An error names the field, the given value
+and the right form. Values that may contain a password are never repeated.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ QueueType: TypeAlias = Literal["memory", "sqlite", "redis", "rabbitmq", "kafka",
 """The brokers that a service can use."""
 
 RedisMode: TypeAlias = Literal["stream", "list", "pubsub"]
-"""``stream``: durable, to one consumer or to all. ``list``: to one consumer. ``pubsub``: to
-everybody who listens at that moment."""
+"""``stream``: durable, to one consumer or to all. ``list``: to one consumer. ``pubsub``: to all
+current listeners."""
 
 QUEUE_TYPES: tuple[QueueType, ...] = get_args(QueueType)
 REDIS_MODES: tuple[RedisMode, ...] = get_args(RedisMode)
 
 PREFIX = "MATADOR_"
-"""What the names of environment variables start with: ``MATADOR_QUEUE__URL``."""
+"""The prefix of environment variables: ``MATADOR_QUEUE__URL``."""
 
 _EXAMPLES: dict[QueueType, tuple[tuple[str, ...], str]] = {
     "memory": (("memory",), "memory://"),
@@ -67,7 +67,7 @@ def _boolean(what: str, value: object) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value in an error. A URL that was set under the wrong name may have a password."""
+    """A value for an error. A URL under a wrong name may contain a password."""
     return without_secrets(repr(value))
 
 
@@ -76,7 +76,8 @@ def _is_number(value: object) -> bool:
 
 
 def _check_url(kind: QueueType, url: object) -> None:
-    """Is it the URL of that broker? What is wrong is not repeated: it may hold a password."""
+    """Check that a URL is for this broker. The error does not repeat it, because it may contain a
+    password."""
     schemes, example = _EXAMPLES[kind]
     if not isinstance(url, str) or not url:
         raise ConfigurationError(f"queue.url must be a text such as {example!r}")
@@ -122,8 +123,8 @@ class QueueSettings:
         url: its address. For Kafka, a list of servers: ``host1:9092,host2:9092``.
         mode: how Redis is used. None: ``pubsub``, with a warning.
         prefetch: how many messages of each consumer are handled at once.
-        batch_size: how many messages a consumer of a list gets at most; and how many are fetched at
-            once from Kafka.
+        batch_size: the maximum size of a batch; also the number of messages fetched at once from
+            Kafka.
         compression: compress messages with gzip.
 
     Raises:
@@ -179,10 +180,10 @@ class RetrySettings:
     """The section ``[retry]``: what happens to a message whose consumer failed.
 
     Attributes:
-        enabled: False: it is not tried again.
-        max_attempts: how often it is tried in all.
+        enabled: False: messages are not retried.
+        max_attempts: the total number of attempts.
         initial_delay: seconds before the second attempt.
-        backoff_multiplier: each further delay is so many times longer.
+        backoff_multiplier: the factor between delays.
 
     Raises:
         ConfigurationError: a value is invalid.
@@ -221,7 +222,7 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterQueueSettings:
-    """The section ``[dead_letter_queue]``: whether messages that failed for good are kept.
+    """The section ``[dead_letter_queue]``: whether dead letters are kept.
 
     They are kept in ``{channel}.{name}.dlq``. Otherwise they are deleted, with an error in the log.
 
@@ -283,7 +284,7 @@ class Settings:
         if self.queue.type == "redis" and self.queue.mode is None:
             warnings.warn(
                 "Redis without a mode uses pubsub, which keeps no message for a consumer that is "
-                'away. This default is deprecated: set mode = "stream" (durable), "list" or '
+                'not running. This default is deprecated: set mode = "stream" (durable), "list" or '
                 '"pubsub" in [queue]',
                 RedisModeWarning,
                 stacklevel=3,
@@ -332,7 +333,11 @@ def _read_file(path: str | Path) -> dict[str, dict[str, object]]:
         text = Path(path).read_text("utf-8-sig")  # some editors begin a file with a BOM
     except FileNotFoundError:
         raise ConfigurationError(f"there is no file {str(path)!r}") from None
-    except (OSError, TypeError, ValueError) as error:  # or the path is none: it has a NUL, say
+    except (
+        OSError,
+        TypeError,
+        ValueError,
+    ) as error:  # or an invalid path
         raise ConfigurationError(f"{str(path)!r} cannot be read: {error}") from error
     try:
         found = tomllib.loads(text)
@@ -347,7 +352,7 @@ def _read_file(path: str | Path) -> dict[str, dict[str, object]]:
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[tuple[type[Section], str, str]]:
-    """Environment variables that set something. Others of Matador's have no double underscore."""
+    """Environment variables for settings. Other variables of Matador have no double underscore."""
     sections = {section.name.upper(): section for section in _SECTIONS}
     for variable, text in environment.items():
         section_name, separator, name = variable.removeprefix(PREFIX).partition("__")

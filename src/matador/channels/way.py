@@ -36,7 +36,7 @@ from matador.runtime.way import Call, Scope
 from matador.transports.kit.dead_letters import dead_letter_of
 
 Arrived: TypeAlias = tuple[MessageContext, MessageWork, datetime]
-"""What the parameters of a consumer are filled from, with the time of its arrival."""
+"""The source of the values of a consumer's parameters, with the time of arrival."""
 
 
 class ChannelRoute(MessageRoute, frozen=True, kw_only=True):
@@ -45,8 +45,9 @@ class ChannelRoute(MessageRoute, frozen=True, kw_only=True):
     Attributes:
         consumer: as it was declared.
         concurrency: how many messages, or batches, it handles at once.
-        batch_size: how many messages a batch has at most; None: it takes them one by one.
-        limit: seconds that a batch may take. The messages of a batch have no ``timeout`` of theirs.
+        batch_size: the maximum size of a batch; None: it takes single messages.
+        limit: the time limit of a batch in seconds. The messages of a batch have no separate
+            ``timeout``.
     """
 
     consumer: Consumer
@@ -56,7 +57,7 @@ class ChannelRoute(MessageRoute, frozen=True, kw_only=True):
 
     @property
     def slots(self) -> int:
-        """How many messages are received at once."""
+        """The number of messages received at once."""
         return self.concurrency * (self.batch_size or 1)
 
 
@@ -105,9 +106,9 @@ class ChannelWay(MessageWay):
     # -- batches ----------------------------------------------------------------------------------
 
     async def _joined(self, work: MessageWork, route: ChannelRoute) -> None:
-        """Handle a message in a batch, or in one of its own once it has failed.
+        """Handle a message in a batch, or in a separate batch once it has failed.
 
-        The message that makes its batch fail uses up its own attempts alone, not those of others.
+        So a message that makes its batch fail only uses up its own attempts.
         """
         receipt = work.delivery.receipt
         batches = self._batches.get(receipt.queue)
@@ -122,12 +123,12 @@ class ChannelWay(MessageWay):
         try:
             await batches.join(work, alone=again)
         except asyncio.CancelledError:
-            if not route.function.is_async:  # its thread goes on: a redelivery decides
+            if not route.function.is_async:  # its thread continues, so a redelivery decides
                 work.route = msgspec.structs.replace(route, idempotent="unknown")
             raise
 
     async def _run(self, route: ChannelRoute, works: Sequence[MessageWork]) -> Exception | None:
-        """Call a consumer with a batch; returns what it raised."""
+        """Call a consumer with a batch; return its error."""
         function, data = route.function, [one.data for one in works]
         if function.enveloped:
             data = [_envelope(self.arguments(one, None)) for one in works]
@@ -149,7 +150,8 @@ class ChannelWay(MessageWay):
     # -- dead letters -----------------------------------------------------------------------------
 
     def letter(self, letter: DeadLetter, delivery: Delivery) -> Settlement:
-        """Keep what was published with what was sent: its own queue is deleted with the service."""
+        """Keep the dead letters of published messages in the consumer's queue, because their own
+        queue is deleted with the service."""
         receipt = letter.receipt
         if receipt.queue not in self._broadcasts:
             return letter
@@ -186,10 +188,10 @@ def _envelope(arrived: Arrived) -> Envelope[Any]:
 
 
 def read_consumer(consumer: Consumer, also: Mapping[type[Any], Fill]) -> MessageFunction:
-    """Read the signature of a consumer. ``also``: what else its parameters may take, by type.
+    """Read the signature of a consumer. ``also``: makes the values of further parameters, by type.
 
     Raises:
-        ConfigurationError: it has a parameter that nothing fills.
+        ConfigurationError: a parameter has no value to take.
     """
     where = f"@consume({consumer.name!r}) of channel {consumer.channel!r}"
     context: Fill = lambda arrived: arrived[0]  # noqa: E731 - compared below

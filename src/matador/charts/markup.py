@@ -1,7 +1,7 @@
 """HTML that is safe by construction: all text is escaped, except ``Html``.
 
-Error messages, event keys and ids come from anywhere, and may contain tags, quotes, terminal
-escapes or characters that reverse the direction of text.
+Error messages, event keys and ids are foreign data, and may contain tags, quotes, terminal escapes
+or characters that reverse the direction of text.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Html(str):
     __slots__ = ()
 
     def __html__(self) -> str:
-        """How templates recognize it."""
+        """Marks it as safe for templates."""
         return self
 
 
 Child: TypeAlias = "str | int | None"
-"""What an element may contain: text (escaped), ``Html`` (unchanged), a number, or nothing."""
+"""The content of an element: text (escaped), ``Html`` (unchanged), a number, or nothing."""
 
 
 def printable(text: str) -> str:

@@ -27,11 +27,11 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 10, 10, 26
 _WIDEST_BAR = 64
 _Label: TypeAlias = Callable[[float], str]
 _STEPS = (1, 2, 2.5, 5, 10)
-_MOST = 1e18  # larger values are drawn as this: no axis has room for more
+_MOST = 1e18  # larger values are drawn as this, because axes have no room for more
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ChartSeries:
     """One value for each moment, or None. ``style`` is the class that colors it."""
 
     name: str
@@ -40,7 +40,7 @@ class Series:
 
 
 def stacked_bars(
-    times: Sequence[datetime], step: int, series: Sequence[Series], width: int = WIDE
+    times: Sequence[datetime], step: int, series: Sequence[ChartSeries], width: int = WIDE
 ) -> Html:
     """Bars over time, with the series stacked. ``step``: the seconds a bar covers."""
     series = [_drawable(one) for one in series]
@@ -65,7 +65,7 @@ def stacked_bars(
 
 
 def lines(
-    times: Sequence[datetime], step: int, series: Sequence[Series], width: int = NARROW
+    times: Sequence[datetime], step: int, series: Sequence[ChartSeries], width: int = NARROW
 ) -> Html:
     """Lines over time of durations in milliseconds; moments without a value are gaps."""
     series = [_drawable(one) for one in series]
@@ -91,7 +91,7 @@ def lines(
     return plot.chart(_time, drawn, series)
 
 
-def share_bar(parts: Sequence[Series]) -> Html:
+def share_bar(parts: Sequence[ChartSeries]) -> Html:
     """One bar over the whole width, divided by the first value of each series."""
     parts = [_drawable(one) for one in parts]
     total = sum(one.values[0] or 0 for one in parts)
@@ -113,7 +113,7 @@ def in_every_width(
     draw: Callable[..., Html],
     times: Sequence[datetime],
     step: int,
-    series: Sequence[Series],
+    series: Sequence[ChartSeries],
     widest: int,
 ) -> Html:
     """A chart in every width it is shown in; the style sheet picks one."""
@@ -126,7 +126,7 @@ def in_every_width(
     )
 
 
-def legend(series: Iterable[Series]) -> Html:
+def legend(series: Iterable[ChartSeries]) -> Html:
     """The names of the series, with their colors."""
 
     def dot(style: str) -> Html:
@@ -155,13 +155,13 @@ def duration(milliseconds: float | None) -> str:
     return f"{milliseconds / 1000:.3g} s"
 
 
-def _drawable(series: Series) -> Series:
-    """A series without values that no chart can show: a record may hold any number."""
+def _drawable(series: ChartSeries) -> ChartSeries:
+    """A series without values that a chart cannot show: a record may contain any number."""
     values = [
         None if value is None or math.isnan(value) else min(max(value, 0), _MOST)
         for value in series.values
     ]
-    return Series(series.name, values, series.style)
+    return ChartSeries(series.name, values, series.style)
 
 
 class _Scale:
@@ -208,14 +208,14 @@ class _Plot:
     def x(self, at: float) -> float:
         return _LEFT + at * self.slot
 
-    def title(self, at: int, series: Sequence[Series], label: _Label) -> Html:
+    def title(self, at: int, series: Sequence[ChartSeries], label: _Label) -> Html:
         """The text that is shown for a moment."""
         form = "%Y-%m-%d %H:%M:%S" if self._step < 60 else "%Y-%m-%d %H:%M"
         values = [(one.name, one.values[at]) for one in series]
         known = [f"{name}: {label(value)}" for name, value in values if value]
         return element("title", "\n".join([self._times[at].strftime(f"{form} %Z"), *known]))
 
-    def chart(self, label: _Label, content: Iterable[Html], series: Sequence[Series]) -> Html:
+    def chart(self, label: _Label, content: Iterable[Html], series: Sequence[ChartSeries]) -> Html:
         box = f"0 0 {self._width} {HEIGHT}"
         drawn = (*self._scale.grid(label, self._width), *self._time_axis(), *content)
         names = f"Chart: {', '.join(one.name for one in series)}"

@@ -26,7 +26,7 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
 class DecodedPayload(msgspec.Struct, frozen=True, gc=False):
     """A payload and the JSON that it was decoded from, by a codec that has checked it.
 
-    Whoever sends it as JSON uses that text, and does not encode and check it again.
+    To send it as JSON, use that text instead of encoding and validating it again.
     """
 
     payload: Any
@@ -109,8 +109,8 @@ class Preparing(Protocol):
     """A codec that can prepare for the envelopes of an event, to encode and decode them faster."""
 
     def prepare(self, docket: Docket) -> Stencil:
-        """Prepare to encode envelopes whose dockets differ from this one only in their times of
-        creation, correlation ids and metadata. The docket has neither of the last two.
+        """Prepare to encode envelopes whose dockets differ from this one only in their creation
+        times, correlation ids and metadata. The docket has neither of the last two.
 
         The stencil produces the same bytes and headers as ``encode``, and raises the same errors,
         in less time.
@@ -141,7 +141,7 @@ def preparing(codec: Codec) -> Preparing | None:
     """The codec as ``Preparing``, if it can prepare.
 
     None for a subclass that overrides ``encode`` or ``encode_payload``, but inherits the methods
-    that prepare them: these would not do the same.
+    that prepare them, because the prepared functions would skip the override.
     """
     if not isinstance(codec, Preparing):
         return None

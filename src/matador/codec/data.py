@@ -15,7 +15,7 @@ from matador.errors import MatadorError
 
 
 def _to_plain(value: Any) -> Any:
-    """How msgspec writes what it does not know: pydantic models by their own serializer."""
+    """Encode types that msgspec does not support: pydantic models, with their own serializer."""
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json")
@@ -36,7 +36,7 @@ def encode_data(value: Any, where: str, error: type[MatadorError]) -> bytes:
     """A value as JSON.
 
     Raises:
-        MatadorError: an ``error``: it cannot be written, or would be read back as something else.
+        MatadorError: an ``error``: the value cannot be encoded, or would be decoded differently.
     """
     try:
         encoded = _encode(value)
@@ -54,10 +54,10 @@ def data_decoder(kind: Any, where: str, error: type[MatadorError]) -> Callable[[
     """A function that reads JSON into a type.
 
     Raises:
-        MatadorError: an ``error``: the type is none that can be read.
+        MatadorError: an ``error``: the type cannot be decoded.
     """
     try:
-        wanted = Any if kind is object else kind  # both mean: as it comes
+        wanted = Any if kind is object else kind  # both mean plain data
         return msgspec.json.Decoder(wanted, dec_hook=_from_plain).decode
     except TypeError as cause:
         raise error(f"{where}: {kind!r} cannot be read from JSON: {cause}") from cause

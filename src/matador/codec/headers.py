@@ -45,7 +45,7 @@ _ABSENT = msgspec.Raw(b"")
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A body that is written."""
+    """A body to encode."""
 
     id: str
     data: msgspec.Raw
@@ -54,7 +54,7 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _ReadBody(msgspec.Struct, frozen=True):
-    """A body that is read. With the last two fields, it may have the older format."""
+    """A decoded body. With the last two fields, it may have the older format."""
 
     id: str
     data: msgspec.Raw
@@ -147,7 +147,7 @@ class HeaderCodec(PayloadCodec):
         return stencil
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
-        """See ``Codec``. Also reads the older format."""
+        """Also reads the older format."""
         try:
             if not body.isascii():
                 str(body, "utf-8")  # payloads are not validated yet

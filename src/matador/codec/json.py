@@ -53,13 +53,13 @@ class JsonCodec(PayloadCodec):
     def __init__(self, *, check_sends: bool = True) -> None:
         super().__init__("json", check_sends=check_sends)
         self._encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
-        # The last time written, and the millisecond in which it is the same: the events of many
-        # callers are sent in it.
+        # The last encoded time and its millisecond, because many events are sent in the same
+        # millisecond.
         self._time: tuple[datetime, datetime, bytes] = _NEVER, _NEVER, b""
         self._read = msgspec.json.Decoder(RawEnvelope).decode
         self._read_with_before = msgspec.json.Decoder(EnvelopeWithBefore).decode
         self._read_loosely = msgspec.json.Decoder(LooseEnvelope).decode
-        # How dockets end, by event and subscriber: those of new messages all end alike.
+        # The ends of dockets by event and subscriber: those of new messages are all the same.
         self._tails: dict[tuple[str, str], bytes] = {}
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class JsonCodec(PayloadCodec):
         return Encoded(body, _NO_HEADERS)
 
     def prepare(self, docket: Docket) -> Stencil:
-        """See ``Preparing``. Correlation id and metadata are the last fields of a docket."""
+        """Correlation id and metadata are the last fields of a docket."""
         start, rest = self._around_time(docket)
         middle = rest[: -len(_END)]
         encode, join = self._encode, b"".join
@@ -112,13 +112,13 @@ class JsonCodec(PayloadCodec):
         return stencil
 
     def _around_time(self, docket: Docket) -> tuple[bytes, bytes]:
-        """What is written before and after the time at which an envelope was created."""
+        """The bytes before and after the creation time of an envelope."""
         sample = self.encode(Envelope("", msgspec.Raw(b"null"), docket)).body
         start = b',"docket":{"createdAt":'
         return start, sample[sample.index(start) + len(start) + len(_TIME) :]
 
     def _write_time(self, moment: datetime) -> bytes:
-        """A time as far as its milliseconds, which is kept."""
+        """The encoded time, truncated to milliseconds; the last one is cached."""
         time = self._encode(moment)
         if moment.tzinfo is not UTC or time[20] != POINT:
             time = quoted(moment)
@@ -160,7 +160,7 @@ class JsonCodec(PayloadCodec):
         return b"".join((*start, *before, b',"docket":', text, b"}"))
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
-        """See ``Codec``. Also reads the older format."""
+        """Also reads the older format."""
         try:
             if not body.isascii():
                 str(body, "utf-8")  # payloads are not validated yet
@@ -176,7 +176,8 @@ class JsonCodec(PayloadCodec):
         return envelope
 
     def _is_minimal(self, body: bytes, envelope: RawEnvelope) -> bool:
-        """Is a body as short as it can be, so that only its payload can have a duplicate key?
+        """Whether a body is as short as possible, so that only its payload can have a duplicate
+        key.
 
         ``decode_payload`` looks for those. Most dockets end as a docket without duplicate keys is
         encoded, and then the lengths of all parts add up. A time with fewer digits leaves room for
@@ -194,7 +195,7 @@ class JsonCodec(PayloadCodec):
         return len(body) == _BEFORE_TAIL + len(envelope.id) + len(envelope.data) + len(tail)
 
     def _tail_of(self, docket: Docket) -> bytes | None:
-        """How a body with this docket ends, behind the milliseconds of its first time."""
+        """The end of a body with this docket, after the milliseconds of its first time."""
         text = self._encode(docket)
         return text[_CREATED_AT + 7 :] + b"}" if text[_CREATED_AT] == POINT else None
 
@@ -211,7 +212,7 @@ class JsonCodec(PayloadCodec):
 
 
 def _check_metadata(docket: Docket, metadata: Mapping[str, Any]) -> None:
-    """Raise ``InvalidEventError`` if metadata would change on the way."""
+    """Raise ``InvalidEventError`` if encoding would change the metadata."""
     for key, value in metadata.items():
         if type(key) is not str or type(value) not in SIMPLE:
             if (problem := metadata_problem(metadata, nested=True)) is not None:

@@ -29,7 +29,7 @@ _OPTIONS = msgspec.json.Decoder(_Options | None)
 
 
 def is_older_body(fields: Mapping[str, msgspec.Raw]) -> bool:
-    """Does it have strings ``key`` and ``targetSubscriber``, and ``data``, but no ``payload``?"""
+    """Whether it has strings ``key`` and ``targetSubscriber``, and ``data``, but no ``payload``."""
     return (
         "data" in fields
         and "payload" not in fields

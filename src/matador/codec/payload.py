@@ -61,7 +61,7 @@ class _Coder(NamedTuple):
 def _clash_in_json(
     encode: Callable[[Any], bytes] | None,
 ) -> Callable[[Any, bytes, Any], str | None]:
-    """With ``encode``, the payload is encoded again, which is much faster than a search."""
+    """Uses ``encode`` to encode the payload again, which is much faster than a search."""
 
     def clash(payload: Any, encoded: bytes, read: Any) -> str | None:
         if encode is not None and encode(read) == encoded:
@@ -88,13 +88,13 @@ class PayloadCodec:
         self._decoders: dict[type[Any], PayloadDecoder] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What is prepared cannot be pickled: it is prepared again in the other process.
+        # Prepared functions cannot be pickled; the other process prepares them again.
         if type(self) is PayloadCodec:
             return partial(PayloadCodec, self._format, check_sends=self._check), ()
         return partial(type(self), check_sends=self._check), ()
 
     def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
-        """See ``Codec``. Takes a payload, or plain data of its shape."""
+        """Takes a payload, or plain data of its shape."""
         return (self._encoders.get(event.payload) or self.payload_encoder(event))(payload)
 
     def decode_payload(self, event: EventType, raw: msgspec.Raw) -> Any:
@@ -235,7 +235,7 @@ def _invalid(event: EventType, error: Exception, lost: str | None = None) -> Inv
 
 
 def _why(error: Exception, lost: Callable[[Any], str | None], payload: Any) -> str | None:
-    """Where a text that cannot be encoded is, if that caused the error."""
+    """The location of a text that cannot be encoded, if it caused the error."""
     if isinstance(error, ValueError) and "surrogates not allowed" in str(error):
         with contextlib.suppress(Exception):  # a payload that failed once may fail again
             return lost(payload)

@@ -29,7 +29,7 @@ _to_msgpack = msgspec.msgpack.Encoder().encode
 
 
 def metadata_problem(metadata: Mapping[Any, Any], *, nested: bool) -> str | None:
-    """A description of metadata that would change on the way, or None.
+    """A description of metadata that encoding would change, or None.
 
     With ``nested``, all numbers must be finite and all keys must be strings, as in JSON. Without
     it, only the keys of the metadata itself are checked.
@@ -74,7 +74,7 @@ def unencodable_key(metadata: Mapping[Any, Any]) -> Any:
 
 
 def may_have_keys(payload: type[Any]) -> bool:
-    """May a payload of that type contain arbitrary keys below its own fields?
+    """Whether a payload of this type may contain arbitrary keys below its own fields.
 
     In mappings, and in nested records, because msgspec also accepts a mapping in their place.
     """
@@ -86,12 +86,13 @@ def may_have_keys(payload: type[Any]) -> bool:
 
 
 def has_raw_parts(payload: type[Any]) -> bool:
-    """May a payload of that type contain raw JSON, which is not decoded?"""
+    """Whether a payload of this type may contain raw JSON, which is not decoded."""
     return any(isinstance(node, inspect.RawType) for node in _nodes(payload))
 
 
 def has_room_for_null(payload: type[Any]) -> bool:
-    """May null replace a number in a payload of that type? If so, NaN is lost without an error."""
+    """Whether null may replace a number in a payload of this type. If so, NaN is lost without an
+    error."""
     for node in _nodes(payload):
         if isinstance(node, inspect.AnyType | inspect.CustomType):
             return True

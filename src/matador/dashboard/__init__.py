@@ -1,4 +1,5 @@
-"""The web dashboard: what failed and why, and sending it again. Needs the extra ``dashboard``."""
+"""The web dashboard: shows failures and their causes, and redrives dead letters. Needs the extra
+``dashboard``."""
 
 from matador.dashboard.app import Dashboard
 from matador.dashboard.options import DashboardOptions

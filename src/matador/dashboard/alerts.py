@@ -1,4 +1,4 @@
-"""Alerts: posts to a webhook when a problem begins, and when it is over."""
+"""Alerts: posts to a webhook when a problem begins and when it ends."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from matador.dashboard.problems import Problem, find_problems
 log = logging.getLogger("matador.dashboard")
 
 STEADY = 20.0
-"""Seconds that a problem must last, or be gone, before anybody is told."""
+"""Seconds that a problem must last, or be gone, before an alert is sent."""
 
 _PATIENCE = 10.0  # seconds for the webhook to answer
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 300.0
 
 
-class Changes:
-    """Which problems have begun and ended, without those that come and go."""
+class ProblemChanges:
+    """Tracks problems that have begun and ended, ignoring short ones."""
 
     def __init__(self, steady: float | None = None) -> None:
         self._steady = STEADY if steady is None else steady
-        self._since: dict[str, float] = {}  # changes that may pass
+        self._since: dict[str, float] = {}  # changes that may be short
         self._told: dict[str, Problem] = {}
 
     def seen(
         self, problems: Sequence[Problem], now: float
     ) -> tuple[dict[str, Problem], dict[str, Problem]]:
-        """The problems that have begun and that have ended, by their keys, and were not told."""
+        """The problems that have begun and ended, by key, and were not reported yet."""
         there = {one.key: one for one in problems}
         changed = there.keys() ^ self._told.keys()
         self._since = {key: self._since.get(key, now) for key in changed}
@@ -45,7 +45,7 @@ class Changes:
         return begun, {key: self._told[key] for key in steady if key not in there}
 
     def told(self, begun: dict[str, Problem], ended: dict[str, Problem]) -> None:
-        """Somebody knows about these."""
+        """Record that these were reported."""
         self._told |= begun
         for key in ended:
             del self._told[key]
@@ -54,22 +54,22 @@ class Changes:
 
 
 class Alerts:
-    """Tells a webhook. What cannot be sent is sent later, as it is then."""
+    """Posts to a webhook. A failed post is repeated later, with the state at that time."""
 
     def __init__(self, desk: Desk, url: str) -> None:
         self._desk = desk
         self._url = url
-        self._changes = Changes()
+        self._changes = ProblemChanges()
 
     async def keep_telling(self) -> None:
-        """Look after each look of the dashboard, until cancelled."""
+        """Check for changes after each poll of the dashboard, until canceled."""
         pause = _FIRST_PAUSE
         while True:
             await self._desk.monitor.changed(60.0)
             try:
                 failure = await self._tell()
             except Exception as error:
-                log.exception("the dashboard could not look for problems")
+                log.exception("the dashboard could not check for problems")
                 failure = type(error).__name__
             if failure is None:
                 pause = _FIRST_PAUSE
@@ -79,7 +79,7 @@ class Alerts:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _tell(self) -> str | None:
-        """Tell what has changed, if anything; why that failed."""
+        """Report changes, if any; return the error text of a failure."""
         problems = await find_problems(self._desk, await self._desk.stats("1h"))
         begun, ended = self._changes.seen(problems, time.monotonic())
         if not begun and not ended:
@@ -97,7 +97,7 @@ class Alerts:
         said = [f"⚠ {one.text}" for one in begun.values()]
         said += [f"✓ over: {one.text}" for one in ended.values()]
         return {
-            "text": "\n".join([f"{title}:", *said]),  # what chat programs show
+            "text": "\n".join([f"{title}:", *said]),  # the field that chat programs show
             "source": title,
             "begun": [_plain(one) for one in begun.values()],
             "ended": [_plain(one) for one in ended.values()],
@@ -110,7 +110,8 @@ def _plain(problem: Problem) -> dict[str, Any]:
 
 
 def _post(url: str, body: dict[str, Any]) -> str | None:
-    """Send it; why it failed, without the address, which may be a secret. Blocks."""
+    """Post to the webhook; return the error text without the address, which may be a secret.
+    Blocks."""
     headers = {"content-type": "application/json", "user-agent": "matador-dashboard"}
     data = json.dumps(body).encode()
     try:

@@ -92,20 +92,20 @@ def _routes() -> list[Route | Mount]:
 
 
 class Dashboard:
-    """Web pages about whatever receives messages, as an ASGI application for any server.
+    """Web pages about services that receive messages, as an ASGI application for any server.
 
-    ``matador dashboard FILE`` runs it for you. What it shows may run in this process, or not be
-    started at all: then the dashboard connects the transports, and disconnects them at the end. The
-    server must run in the event loop of what runs here, and send lifespan events.
+    ``matador dashboard FILE`` runs it for you. The services may run in this process. If they are
+    not started, the dashboard connects their transports and disconnects them at the end. The server
+    must run in the event loop of running services, and send lifespan events.
 
     Args:
         services: an application, a job queue, an RPC server, a subscriber or a queue service, or
             several of them.
-        options: who may use it, and where it keeps its files.
+        options: its users and its files.
 
     Raises:
         ConfigurationError: there is nothing to show.
-        NotStartedError: what keeps its messages in a memory must be started first.
+        NotStartedError: services with in-memory transports must be started first.
 
     Example:
         >>> dashboard = Dashboard([app, emails], DashboardOptions(history="history.db"))
@@ -139,12 +139,13 @@ class Dashboard:
         """Connect and watch, for a server that sends no lifespan events.
 
         Raises:
-            MatadorError: it cannot start. A broker that is down is waited for.
+            MatadorError: it cannot start. If a broker is down, the dashboard keeps retrying
+                instead.
         """
         return self._running(self._pages)
 
     def end_live_pages(self) -> None:
-        """Let the live pages and queries that are open end, for a server that shuts down."""
+        """End open live pages and queries, for a server that shuts down."""
         desk: Desk = self._pages.state.desk
         desk.ending = True
         desk.monitor.wake()

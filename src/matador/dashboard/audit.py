@@ -16,7 +16,7 @@ _TAIL: Final = 512 * 1024
 
 
 class AuditLog:
-    """Adds lines to a file that only its owner can read. Any thread may.
+    """Appends lines to a file that only its owner can read. Thread-safe.
 
     Raises:
         HistoryError: by ``add``, if the line is not on disk: the action must not be carried out.
@@ -51,7 +51,7 @@ class AuditLog:
             ) from error
 
     def _is_torn(self) -> bool:
-        """Does the last line have no end?"""
+        """Whether the last line is incomplete."""
         with self.path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 1))

@@ -1,4 +1,4 @@
-"""Everything the pages work with: one object, made once, passed to each of them."""
+"""The objects that the pages need, created once and passed to each page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _PATIENCE = 10.0  # seconds to wait for a broker
 
 @dataclass(slots=True)
 class Desk:
-    """What pages need. Made when the dashboard starts, in the event loop of the application."""
+    """The shared objects of the pages. Created when the dashboard starts, in the event loop of the
+    application."""
 
     sources: Sources
     options: DashboardOptions
@@ -55,7 +56,7 @@ class Desk:
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def stats(self, period: str, queue: WatchedQueue | None = None) -> Stats | None:
-        """The figures of a period, of all queues or of one, at most a moment old; None if there is
+        """The figures of a period, of all queues or of one, cached for a moment; None if there is
         no history."""
         key = period, queue
         async with self._reading:
@@ -79,17 +80,17 @@ class Desk:
         Raises:
             HistoryError: it could not be recorded.
         """
-        await asyncio.to_thread(self.audit.add, who(request), action, **details)
+        await asyncio.to_thread(self.audit.add, user_of(request), action, **details)
 
 
 async def within(call: Awaitable[T]) -> T:
-    """Wait for a broker, but not for ever."""
+    """Wait for a broker with a time limit."""
     async with asyncio.timeout(_PATIENCE):
         return await call
 
 
-def who(request: Request) -> str:
-    """Who does something, for the audit log: role, session and address."""
+def user_of(request: Request) -> str:
+    """The user of a request, for the audit log: role, session and address."""
     session = session_of(request)
     address = request.client.host if request.client is not None else "unknown"
     return f"{session.role} {session.label} at {address}"

@@ -1,7 +1,7 @@
-"""Stands before every page: host, session, role, forged forms, size of forms, security headers.
+"""Checks every request: host, session, role, forged forms, size of forms; adds security headers.
 
-A page behind it cannot forget a check. Everything but GET and HEAD needs a form of this dashboard
-and, unless it only reads, an operator.
+All pages are behind it, so that none can omit a check. All methods but GET and HEAD need a form of
+this dashboard and, unless it only reads, an operator.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Guard:
             await self._app(scope, receive, secured)
 
     async def _refused(self, scope: Scope, receive: Receive, new: list[Session]) -> Response | None:
-        """The answer to a request that goes no further; None if it may."""
+        """The answer to a refused request; None if it may pass."""
         connection = HTTPConnection(scope)
         host = connection.headers.get("host", "")
         if not is_known_host(host, self._options.allowed_hosts):
@@ -132,7 +132,7 @@ class Guard:
     def _not_done(
         self, connection: HTTPConnection, form: Form, status: HTTPStatus, text: str
     ) -> Response:
-        """The answer to a form that was refused. People get a way on, and back what they typed."""
+        """The answer to a refused form, with a link and the text that the user typed."""
         if not _is_browser(connection):
             return _plain(status, text)
         page = _page_of(connection)
@@ -147,7 +147,7 @@ class Guard:
 def _why_not(
     form: Form, session: Session | None, path: str, options: DashboardOptions
 ) -> tuple[HTTPStatus, str] | None:
-    """Why a form is refused; None if it may pass."""
+    """The reason why a form is refused; None if it may pass."""
     if session is None and options.needs_login:
         return (
             HTTPStatus.UNAUTHORIZED,
@@ -196,14 +196,16 @@ def cookie(scope: Scope, value: str, *, lasting: bool = True) -> str:
 
 
 def _is_foreign(connection: HTTPConnection) -> bool:
-    """Does a page of another site load something? Browsers say so; to follow a link is allowed."""
+    """Whether a page of another site loads a resource, according to the browser. Following a link
+    is allowed."""
     site = connection.headers.get("sec-fetch-site", "none")
     mode = connection.headers.get("sec-fetch-mode", "navigate")
     return site in ("cross-site", "same-site") and mode != "navigate"
 
 
 def _same_origin(connection: HTTPConnection, host: str) -> bool:
-    """Browsers say where a form comes from. Without that, it is not from one of our pages."""
+    """Whether a form comes from this dashboard. Browsers send the origin; without it, the form is
+    refused."""
     return urlsplit(connection.headers.get("origin", "")).netloc.lower() == host.lower()
 
 
@@ -233,9 +235,9 @@ def _plain(status: HTTPStatus, text: str) -> Response:
 
 
 def session_of(request: Request) -> Session:
-    """Who asks. Pages behind the guard have one."""
+    """The session of a request. All requests behind the guard have one."""
     found: Any = request.scope["state"]["session"]
-    assert isinstance(found, Session), "the guard lets nobody through without a session"
+    assert isinstance(found, Session), "the guard refuses requests without a session"
     return found
 
 

@@ -20,14 +20,14 @@ from matador.observe.journal.segments import finished
 log = logging.getLogger("matador.dashboard")
 
 EVERY: Final = 5.0
-"""Seconds between two looks into the folder."""
+"""Seconds between two scans of the folder."""
 
 _LOOK_BACK = 24 * 3600  # seconds of a journal that are read at the first start
 _NOTE = "journal segments"
 
 
 async def follow_journal(folder: Path, store: HistoryStore) -> None:
-    """Keep reading until cancelled. Errors are logged once, and it goes on."""
+    """Read until canceled. Errors are logged once and do not stop it."""
     complained = False
     while True:
         try:
@@ -41,10 +41,10 @@ async def follow_journal(folder: Path, store: HistoryStore) -> None:
 
 
 def read_new_segments(folder: Path, store: HistoryStore, now: float) -> int:
-    """Read the segments that were not read before; how many. Blocks.
+    """Read new segments; return their number. Blocks.
 
-    The names of those read are kept with their counts, so that a killed dashboard counts none
-    twice. Segments begin with their time, so those of long ago can be told by their names.
+    The names of read segments are stored together with their counts, so that a killed dashboard
+    counts none twice. Names begin with the time, so that old segments are recognized by name.
 
     Raises:
         HistoryError: the history cannot be written.

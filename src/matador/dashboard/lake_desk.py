@@ -47,7 +47,7 @@ class Replay:
 
 
 class LakeDesk:
-    """Works on a lake. Spark starts with the first question, which takes a few seconds."""
+    """Works on a lake. Spark starts with the first operation, which takes a few seconds."""
 
     def __init__(self, app: Matador, options: DashboardOptions, audit: AuditLog) -> None:
         assert options.lake is not None
@@ -73,7 +73,7 @@ class LakeDesk:
 
     @property
     def is_empty(self) -> bool:
-        """Is it known that nothing was ingested? A store is asked when somebody asks the lake."""
+        """Whether it is known that nothing was ingested. Does not contact an object store."""
         return self._storage.is_local and not Path(self.place, "events").is_dir()
 
     @property
@@ -83,7 +83,7 @@ class LakeDesk:
 
     @property
     def is_making_report(self) -> bool:
-        """Is a report being made?"""
+        """Whether a report is being made."""
         return self._making is not None and not self._making.done()
 
     def find(self, replay_id: str) -> Replay | None:
@@ -91,7 +91,7 @@ class LakeDesk:
         return self._replays.get(replay_id)
 
     async def stop(self) -> None:
-        """Stop Spark, if it was started here."""
+        """Stop Spark, if the dashboard started it."""
         await self.queries.stop()
         tasks = [one.task for one in self._replays.values()] + [self._making]
         for task in tasks:
@@ -99,19 +99,19 @@ class LakeDesk:
                 task.cancel()
         lake, self._lake = self._lake, None
         if lake is not None and self._started_spark:
-            # In a thread of its own: what runs ends because of this, not before it.
+            # In a separate thread: this ends running work, so it must not wait for it.
             stopping = Threads(1, "matador-lake-stop")
             await asyncio.wait([stopping.start(lake.spark.stop)], timeout=_STOP_SECONDS)
             stopping.close()
         self._thread.close()
 
     def make_report(self) -> None:
-        """Begin to make a report, unless one is being made."""
+        """Start to make a report, unless one is being made."""
         if not self.is_making_report:
             self._making = asyncio.create_task(self._make_report())
 
     def begin_replay(self, choice: dict[str, str]) -> Replay:
-        """Begin to count what would be sent. Nothing is sent before ``confirm``."""
+        """Start to count the messages to send. Nothing is sent before ``confirm``."""
         replay = Replay(secrets.token_hex(8), choice)
         self._replays[replay.id] = replay
         while len(self._replays) > _MOST_KEPT:
@@ -126,7 +126,7 @@ class LakeDesk:
         return replay
 
     def confirm(self, replay: Replay, who: str) -> bool:
-        """Carry a replay out. False if it is not waiting for that."""
+        """Start a replay. False if it does not wait for confirmation."""
         if replay.state != "counted":
             return False
         self._audit.add(who, "replay", replay=replay.id, choice=replay.choice, total=replay.total)
@@ -161,7 +161,7 @@ class LakeDesk:
             replay.sent = sent
 
         def run(lake: Lake) -> ReplayResult:
-            # A copy has a connection of its own: this is another thread.
+            # A copy with its own connection, because this is another thread.
             target = self._app.with_(consume_from=())
             if target.transport is self._app.transport:
                 raise ConfigurationError(
@@ -178,10 +178,10 @@ class LakeDesk:
             replay.state, replay.problem = "failed", _said(error)
 
     async def _with_lake(self, work: Callable[[Lake], T]) -> T:
-        """Do something with the lake, in its thread.
+        """Run ``work`` with the lake, in its thread.
 
         Raises:
-            MatadorError: it failed; whatever Spark raises has become one.
+            MatadorError: it failed; errors of Spark are wrapped.
         """
 
         def run() -> T:

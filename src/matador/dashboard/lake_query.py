@@ -1,8 +1,8 @@
-"""Queries over the lake, in processes of their own.
+"""Runs queries over the lake in separate processes.
 
-Spark cannot interrupt everything, and a query that takes all memory ends its Java. So a query runs
-in a process with a Spark of its own. To stop it, the process is killed; the next query starts
-another one.
+Spark cannot interrupt every query, and a query that takes all memory ends its Java. So a query runs
+in a process with its own Spark. To stop a query, the process is killed; the next query starts
+another process.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 MOST_ROWS = 200
 MOST_COLUMNS = 100
 QUERY_SECONDS = 120.0
-_START_SECONDS = 300.0  # to wait for others, and for Spark to start
+_START_SECONDS = 300.0  # to wait for other queries, and for Spark to start
 _AT_ONCE = 2
 _LONGEST_CELL = 300
-_MEMORY = 1 << 30  # bytes that a process may take for an answer; its Java has a limit of its own
-_GRACE = 5.0  # seconds for Java to end after it was heard of for the last time
+_MEMORY = 1 << 30  # bytes that a process may use for an answer; its Java has a separate limit
+_GRACE = 5.0  # seconds for Java to end after its last sign of life
 _LIMITS = {"spark.driver.maxResultSize": "256m"}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The first rows that a query has found."""
+    """The first rows of a query's result."""
 
     columns: list[str]
     rows: list[list[str]]
@@ -86,7 +86,7 @@ class LakePlace(NamedTuple):
 
 
 def explained(error: Exception) -> MatadorError:
-    """Whatever Spark has raised, as an error of ours with one line of text."""
+    """An exception of Spark as a ``MatadorError`` with one line of text."""
     if isinstance(error, MatadorError):
         return error
     if isinstance(error, ModuleNotFoundError):
@@ -111,10 +111,11 @@ class LakeQueries:
         self.seconds = QUERY_SECONDS
 
     async def ask(self, sql: str, user: str) -> Answer:
-        """The first rows of one SELECT, which only reads. It is stopped if the caller is cancelled.
+        """The first rows of one SELECT, which only reads. It is stopped if the caller is canceled.
 
         Raises:
-            ConfigurationError: the query is not one, Spark refuses it, or it takes too much.
+            ConfigurationError: the text is not a query, Spark refuses it, or it takes too much time
+                or memory.
         """
         if user in self._users:
             raise ConfigurationError(
@@ -152,7 +153,7 @@ class LakeQueries:
         )
 
     def end(self) -> None:
-        """Stop the queries that run, for a server that shuts down."""
+        """Stop running queries, for a server that shuts down."""
         self._ending.set()
 
     async def stop(self) -> None:
@@ -188,7 +189,7 @@ class LakeQueries:
 
 
 class _Process:
-    """A process with a Spark, and a folder for what it spills, which ends with it."""
+    """A process with its own Spark and a folder for spilled data, which is removed with it."""
 
     def __init__(self, place: LakePlace) -> None:
         self._is_open = False
@@ -198,12 +199,12 @@ class _Process:
         try:
             name = self._folder.name
             self._child = Child("matador-lake-query", _serve, place, name, leads=True)
-        except Exception as error:  # a payload class that no other process can import
+        except Exception as error:  # a payload class that another process cannot import
             self._folder.cleanup()
             raise explained(error) from error
 
     async def problem(self) -> str | None:
-        """Wait until the lake is open; why it cannot be."""
+        """Wait until the lake is open; return the error text if it cannot be opened."""
         if not self._is_open:
             problem: str | None = pickle.loads(await self._child.receive())
             if problem is not None:
@@ -212,12 +213,12 @@ class _Process:
         return None
 
     async def ask(self, sql: str) -> Answer | str:
-        """The answer, or what is wrong with the query."""
+        """The answer, or the error text."""
         await self._child.send(sql.encode())
         return pickle.loads(await self._child.receive())
 
     async def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process."""
         self._child.kill()
         await asyncio.to_thread(self._child.join)
         await asyncio.to_thread(self._folder.cleanup)
@@ -231,7 +232,7 @@ def _serve(parent: Parent, place: LakePlace, folder: str) -> None:
     os.environ["TMPDIR"] = os.environ["SPARK_LOCAL_DIRS"] = tempfile.tempdir = folder
     try:
         lake = _opened(place, folder)
-    except Exception as error:  # noqa: BLE001 - shown to whoever asked
+    except Exception as error:  # noqa: BLE001 - the error is shown to the user
         parent.send(pickle.dumps(str(explained(error))))
         return
     parent.send(pickle.dumps(None))
@@ -242,7 +243,7 @@ def _serve(parent: Parent, place: LakePlace, folder: str) -> None:
             answer = _answer(lake, sql)
         except MemoryError:
             answer = "the answer takes too much memory: select less"
-        except Exception as error:  # noqa: BLE001 - shown to whoever asked
+        except Exception as error:  # noqa: BLE001 - the error is shown to the user
             _end_with_java(error)
             answer = str(explained(error))
         parent.send(pickle.dumps(answer))
@@ -271,7 +272,7 @@ def _opened(place: LakePlace, folder: str) -> Lake:
         "-XX:+ExitOnOutOfMemoryError",
     ]
     lake = place.open(config=_LIMITS, java_options=options)
-    with contextlib.suppress(OSError):  # only Linux tells
+    with contextlib.suppress(OSError):  # only Linux reports it
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + _MEMORY, taken + _MEMORY))
     return lake

@@ -1,8 +1,8 @@
 """An index of all dead letters, so that a page never has to read all of them.
 
 It is a temporary database without payloads: where each letter is, what it is about and why it died.
-It is built by reading the queues once, and kept up to date by comparing counts. It may lag behind:
-whoever moves a letter asks the broker, which knows.
+It is built by reading the queues once, and kept up to date by comparing counts. It may be outdated,
+so moving a letter always reads it from the broker.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COLUMNS = (
 )
 
 
-class Entry(NamedTuple):
+class IndexedLetter(NamedTuple):
     """One dead letter of the index. ``queue`` is the name of its work queue in the dashboard."""
 
     number: int
@@ -96,7 +96,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFilter:
-    """What the index can select by. All that are given must match; ``error`` ignores case."""
+    """The criteria of the index. All given ones must match; ``error`` ignores case."""
 
     signature: str = ""
     queue: str = ""
@@ -122,7 +122,7 @@ class IndexFilter:
         return " AND ".join(parts) or "1", values
 
     def fits(self, letter: Letter, queue: str) -> bool:
-        """Does it select a letter of a queue that may not be in the index?"""
+        """Whether it selects a letter that may not be in the index."""
         row = _described(letter)
         wanted = (self.signature, self.name, self.receiver)
         found = (row[4], row[2], row[3])
@@ -156,11 +156,11 @@ class LetterIndex:
         self.read: set[str] = set()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Delete the index."""
         with self._lock:
             self._file.close()
 
-    # -- bringing it up to date -------------------------------------------------------------------
+    # -- updating -------------------------------------------------------------------
 
     async def refresh(
         self,
@@ -169,10 +169,10 @@ class LetterIndex:
         *,
         whole: bool,
     ) -> None:
-        """Read what is new in queues. ``expected`` has the number of letters by name and kind.
+        """Read new letters of queues. ``expected`` has the number of letters by name and kind.
 
-        A queue whose number still differs is read as a whole; all are if ``whole``. One that
-        cannot be counted (None) is read as a whole, too.
+        If the number still differs, or the queue cannot be counted (None), the whole queue is read.
+        With ``whole``, all queues are.
         """
         async with self._reading:
             try:
@@ -188,7 +188,8 @@ class LetterIndex:
         if number is not None:
             await self._read(queue, kind, after=self._last(queue, kind))
             known = self.count_of(queue, kind)
-            # Some brokers never count what they show: once is enough to find that out.
+            # Some brokers count other messages than they show: read the whole queue only once for
+            # that.
             if known == number or self._differs.get((queue.name, kind)) == (number, known):
                 return
         await self._read(queue, kind, after=None)
@@ -211,7 +212,7 @@ class LetterIndex:
                     self.reading = f"{seen:,} dead letters of {queue.name} read"
                     batch = []
         except QueueNotFoundError:
-            pass  # it was never made, so it has none
+            pass  # it was never created, so it has none
         await asyncio.to_thread(self._store, queue, office, batch, this)
         if after is None:
             await asyncio.to_thread(self._forget_older, queue.name, kind, this)
@@ -221,7 +222,7 @@ class LetterIndex:
     ) -> None:
         rows: list[tuple[Any, ...]] = []
         texts: dict[str, str] = {}
-        # Those that are known are only confirmed, which is much quicker.
+        # Known letters are only confirmed, which is much faster.
         known = self._confirm(queue, letters, this) if letters else set[str]()
         for letter in letters:
             if letter.stored.position in known:
@@ -244,7 +245,8 @@ class LetterIndex:
             self.version += 1
 
     def _leave_out(self, queue: WatchedQueue, letter: Letter, error: Exception) -> None:
-        """A letter cannot be in the index. It is counted, so that it is not looked for again."""
+        """Skip a letter that the index cannot store. It is counted, so that the queue is not read
+        again for it."""
         left_out = self._unreadable.setdefault((queue.name, letter.kind), set())
         if letter.stored.position not in left_out and len(left_out) < _MOST_LEFT_OUT:
             left_out.add(letter.stored.position)
@@ -256,7 +258,7 @@ class LetterIndex:
         return sum(map(len, self._unreadable.values()))
 
     def _confirm(self, queue: WatchedQueue, letters: Sequence[Letter], this: int) -> set[str]:
-        """The positions of letters, all of one queue and kind, that are in the index."""
+        """The positions of those letters that are in the index; all are of one queue and kind."""
         where = "queue = ? AND kind = ? AND position"
         place = (queue.name, letters[0].kind)
         marks = ", ".join("?" * len(letters))
@@ -280,10 +282,10 @@ class LetterIndex:
         )
         return found[0][0] if found else None
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def count_of(self, queue: WatchedQueue, kind: str) -> int:
-        """How many letters of one queue and kind are known."""
+        """The number of known letters of one queue and kind."""
         left_out = len(self._unreadable.get((queue.name, kind), ()))
         counted = "SELECT count(*) FROM letters WHERE queue = ? AND kind = ?"
         return self._all(counted, queue.name, kind)[0][0] + left_out
@@ -300,7 +302,7 @@ class LetterIndex:
         found = self._all(f"SELECT number FROM letters WHERE {where} ORDER BY number", *values)
         return [number for (number,) in found]
 
-    def page(self, chosen: IndexFilter, before: int | None, limit: int) -> list[Entry]:
+    def page(self, chosen: IndexFilter, before: int | None, limit: int) -> list[IndexedLetter]:
         """Letters that match, the latest first, starting before a number."""
         where, values = chosen.condition()
         found = self._all(
@@ -310,24 +312,24 @@ class LetterIndex:
             before or 2**62,
             limit,
         )
-        return [Entry(*row) for row in found]
+        return [IndexedLetter(*row) for row in found]
 
-    def entries(self, numbers: Sequence[int]) -> list[Entry]:
+    def entries(self, numbers: Sequence[int]) -> list[IndexedLetter]:
         """The letters with these numbers that are still there."""
         marks = ", ".join("?" * len(numbers))
         found = self._all(
             f"SELECT {_COLUMNS} FROM letters WHERE number IN ({marks}) ORDER BY number", *numbers
         )
-        return [Entry(*row) for row in found]
+        return [IndexedLetter(*row) for row in found]
 
-    def find(self, wanted: str, limit: int = 20) -> list[Entry]:
+    def find(self, wanted: str, limit: int = 20) -> list[IndexedLetter]:
         """Letters by id, by the start of one, or by correlation id."""
         found = self._all(
             f"SELECT {_COLUMNS} FROM letters WHERE id = ? OR correlation_id = ? "
             "OR (id >= ? AND id < ?) ORDER BY number DESC LIMIT ?",
             *(wanted, wanted, wanted, wanted + "\U0010ffff", limit),
         )
-        return [Entry(*row) for row in found]
+        return [IndexedLetter(*row) for row in found]
 
     def number_of(self, queue: WatchedQueue, letter: Letter) -> int | None:
         """The number of a letter, if it is known."""
@@ -338,20 +340,20 @@ class LetterIndex:
         return found[0][0] if found else None
 
     async def add(self, letters: Sequence[tuple[WatchedQueue, Letter]]) -> None:
-        """Add letters that were found by reading, and the queues they are of."""
+        """Add letters that were read, with their queues."""
         for (queue, _), some in groupby(letters, lambda one: (one[0], one[1].kind)):
             found = [one for _, one in some]
             await asyncio.to_thread(self._store, queue, queue.source.letters, found, self._round)
 
     def forget(self, numbers: Sequence[int]) -> None:
-        """These were moved."""
+        """Remove moved letters."""
         with self._lock:
             marks = [(number,) for number in numbers]
             self._file.executemany("DELETE FROM letters WHERE number = ?", marks)
             self.version += 1
 
     def groups(self, chosen: IndexFilter, limit: int) -> list[Group]:
-        """The causes, the most frequent first."""
+        """The letters by cause, the most frequent first."""
         where, values = chosen.condition()
         found = self._all_cached(
             "SELECT signature, min(error_type), (SELECT text FROM signatures AS s "
@@ -372,7 +374,7 @@ class LetterIndex:
         return {(queue, name, receiver): number for queue, name, receiver, number in found}
 
     def cause(self, signature: str) -> str | None:
-        """The text of a group: the type of its errors, and what they have in common."""
+        """The text of a group: the type and the signature text of its errors."""
         found = self._all(
             "SELECT min(error_type), (SELECT text FROM signatures WHERE signature = ?1) "
             "FROM letters WHERE signature = ?1",
@@ -388,7 +390,7 @@ class LetterIndex:
         )
         return [value for (value,) in found]
 
-    async def letter(self, entry: Entry) -> Letter | None:
+    async def letter(self, entry: IndexedLetter) -> Letter | None:
         """The letter itself, read from its queue; None if it is gone."""
         before = self._all(
             "SELECT position FROM letters NOT INDEXED WHERE queue = ? AND kind = ? AND number < ? "
@@ -400,7 +402,7 @@ class LetterIndex:
             return None
         after = before[0][0] if before else None
         office = queue.source.letters
-        # Nearly always it is the next one. Otherwise others were moved, and it is looked for.
+        # It is nearly always the next one. Otherwise other letters were moved, so search for it.
         for start, limit in ((after, 3), (after, 2 * BATCH), (None, None)):
             async for letter in office.browse_queue(
                 queue.queue, entry.kind, after=start, limit=limit
@@ -471,7 +473,7 @@ def _described(letter: Letter) -> tuple[str, str | None, str, str, str, str | No
 
 
 def _name(text: str) -> str:
-    """A name that somebody sent, as it can be stored."""
+    """A foreign name in a form that can be stored."""
     return storable_text(text, _LONGEST_NAME)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from matador.dashboard.sources import Source, Sources
+from matador.dashboard.sources import Sources, WatchedSource
 from matador.errors import ConnectionFailedError, MatadorError
 
 log = logging.getLogger("matador.dashboard")
@@ -19,22 +19,22 @@ _LONGEST_PAUSE = 15.0
 class Link:
     """Connects the transports of sources that do not run in this process.
 
-    A dashboard is needed most when something is down. So it starts without the broker, and tries
-    again until it is there. From then on the transport looks after its connection itself.
+    A dashboard is needed most during outages. So it starts without the broker and retries until it
+    is connected. From then on, the transport restores its connection itself.
     """
 
     def __init__(self, sources: Sources, when_connected: Callable[[], None]) -> None:
         self._sources = sources
         self._when_connected = when_connected
         self._trying: list[asyncio.Task[None]] = []
-        self._linked: list[Source] = []
-        self._opened: list[Source] = []
+        self._linked: list[WatchedSource] = []
+        self._opened: list[WatchedSource] = []
 
     async def open(self) -> None:
-        """Connect, or go on trying in the background where a broker cannot be reached.
+        """Connect, or keep retrying in the background if a broker cannot be reached.
 
         Raises:
-            MatadorError: trying again would not help.
+            MatadorError: a retry would not help.
         """
         # Several sources may share a transport.
         self._linked = list(
@@ -63,7 +63,7 @@ class Link:
         for source in self._linked:
             await source.transport.disconnect()
 
-    async def _first(self, source: Source) -> None:
+    async def _first(self, source: WatchedSource) -> None:
         try:
             await self._connect(source)
         except (ConnectionFailedError, TimeoutError) as error:
@@ -72,9 +72,9 @@ class Link:
             again = self._try_again(source)
             self._trying.append(asyncio.create_task(again, name="matador-dashboard-link"))
 
-    async def _connect(self, source: Source) -> None:
+    async def _connect(self, source: WatchedSource) -> None:
         if source.missing is not None:
-            raise ConnectionFailedError(source.missing)  # nothing is made only to be looked at
+            raise ConnectionFailedError(source.missing)  # the dashboard does not create storage
         async with asyncio.timeout(_PATIENCE):
             await source.transport.connect()
         for one in self._sources.all:
@@ -82,7 +82,7 @@ class Link:
                 await one.checkpoints.open()
                 self._opened.append(one)
 
-    async def _try_again(self, source: Source) -> None:
+    async def _try_again(self, source: WatchedSource) -> None:
         pause = _FIRST_PAUSE
         while True:
             await asyncio.sleep(pause)
@@ -92,7 +92,7 @@ class Link:
                 break
             except (ConnectionFailedError, TimeoutError):
                 continue
-            except MatadorError as error:  # the broker is there, but refuses: somebody must look
+            except MatadorError as error:  # the broker refuses: tell the operator
                 log.error("the dashboard cannot connect, and tries again: %s", error)
         log.info("the dashboard is connected")
         self._when_connected()

@@ -1,4 +1,4 @@
-"""Live pages by server-sent events: the changing part of a page, rendered again after each look."""
+"""Live pages by server-sent events: the changing part of a page, rendered again after each poll."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from matador.errors import MatadorError
 log = logging.getLogger("matador.dashboard")
 
 MOST_STREAMS = 100
-_UNREAD = 30.0  # seconds after which a browser that reads nothing is given up
-_STILL_THERE = 15.0  # seconds after which something is sent in any case
+_UNREAD = 30.0  # seconds after which a browser that does not read is disconnected
+_STILL_THERE = 15.0  # seconds after which a keep-alive is sent
 
 Values = Callable[[Desk, dict[str, str]], Awaitable[dict[str, Any]]]
 
@@ -47,7 +47,7 @@ PARTS: Final[dict[str, Values]] = {
 
 
 async def live(request: Request) -> Response:
-    """The live part of a page, again and again, until the browser goes."""
+    """The live part of a page, sent repeatedly until the browser disconnects."""
     desk = desk_of(request)
     params = dict(request.query_params)
     name = params.pop("page", "")
@@ -59,7 +59,7 @@ async def live(request: Request) -> Response:
 
 
 class _EventStream(StreamingResponse):
-    """Ends when its reader stops reading: others need the place."""
+    """Ends when its reader stops reading, to free the slot."""
 
     def __init__(self, desk: Desk, parts: AsyncGenerator[bytes]) -> None:
         super().__init__(parts, media_type="text/event-stream")
@@ -73,7 +73,7 @@ class _EventStream(StreamingResponse):
             except TimeoutError as error:
                 raise _NobodyReads from error
 
-        self._desk.streams += 1  # at once, or many that come together would all find a place
+        self._desk.streams += 1  # at once, so that concurrent requests see the count
         try:
             await super().__call__(scope, receive, patient)
         except* _NobodyReads:
@@ -84,7 +84,7 @@ class _EventStream(StreamingResponse):
 
 
 class _NobodyReads(Exception):
-    """What was sent was not read in time."""
+    """The browser did not read the data in time."""
 
 
 async def _parts(
@@ -97,7 +97,7 @@ async def _parts(
         try:
             text = await rendered(desk, session, name, params)
         except MatadorError:
-            return  # it is gone; the page that is shown stays
+            return  # the subject is gone; the page stays as it is
         digest = hashlib.sha256(text.encode()).digest()
         if digest != last:
             last = digest

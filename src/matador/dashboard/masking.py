@@ -1,4 +1,4 @@
-"""Hides the values of payload fields that nobody should see."""
+"""Hides the values of sensitive payload fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from matador.errors import ConfigurationError
 
 MASK: Final = "••••••"
-"""What is shown in place of a value."""
+"""The replacement for a value."""
 
 _DEEPEST = 100
 
@@ -28,11 +28,11 @@ class Masking:
         return bool(self._names)
 
     def covers(self, name: str) -> bool:
-        """Is a field of this name masked?"""
+        """Whether a field of this name is masked."""
         return name.casefold() in self._names
 
     def check_search(self, names: Iterable[str]) -> None:
-        """Check that nobody searches by a masked field, which would give its value away.
+        """Refuse a search by a masked field, which would reveal its value.
 
         Raises:
             ConfigurationError: one of the names is masked.
@@ -46,7 +46,7 @@ class Masking:
         return self._walk(value, 0) if self._names else value
 
     def restored(self, edited: Any, original: Any) -> Any:
-        """An edited value in which fields that still show the mask have their values again."""
+        """An edited value in which fields that still show the mask get their original values."""
         if edited == MASK:
             return original
         if isinstance(edited, dict) and isinstance(original, Mapping):
@@ -64,7 +64,7 @@ class Masking:
         return cast("Any", edited)
 
     def is_left(self, value: Any) -> bool:
-        """Is there a mask in the value that could not be replaced?"""
+        """Whether a mask in the value could not be replaced."""
         if isinstance(value, Mapping):
             return any(map(self.is_left, cast("Mapping[Any, Any]", value).values()))
         if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Looks at the broker every few seconds, remembers what it saw, and wakes those who watch."""
+"""Polls the broker every few seconds, stores a snapshot, and wakes the live pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from matador.dashboard.letter_index import LetterIndex
-from matador.dashboard.sources import Source, Sources, WatchedQueue
+from matador.dashboard.sources import Sources, WatchedQueue, WatchedSource
 from matador.errors import MatadorError
 from matador.events.queue_counts import QueueCounts
 from matador.observe.history.store import Depth, HistoryStore
@@ -20,9 +20,9 @@ from matador.transports.base import members_of
 log = logging.getLogger("matador.dashboard")
 
 EVERY = 2.0
-"""Seconds between two looks, at least."""
+"""The minimum number of seconds between two polls."""
 
-_SHARE = 10  # looking, and reading the index, take at most one part in so many of the time each
+_SHARE = 10  # the inverse of the share of time for polling, and for reading the index
 _LIMIT = 10.0  # seconds to wait for an answer
 _KEEP_EVERY = 10.0  # seconds between two rows of the history
 _PRUNE_EVERY = 3600.0
@@ -31,7 +31,7 @@ _READ_ALL_EVERY = 300.0
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A work queue as it was at the last look."""
+    """A work queue at the last poll."""
 
     watched: WatchedQueue
     counts: QueueCounts
@@ -50,16 +50,16 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the last look has shown.
+    """The result of the last poll.
 
-    ``problems`` says which sources could not be asked, why, and since when; ``cannot`` what their
-    transports do not show.
+    ``problems`` has the sources that could not be polled, with the reason and the time; ``cannot``
+    the limitations of their transports.
     """
 
     at: float = 0.0
     queues: tuple[QueueView, ...] = ()
-    problems: Mapping[Source, tuple[str, float]] = field(
-        default_factory=dict[Source, tuple[str, float]]
+    problems: Mapping[WatchedSource, tuple[str, float]] = field(
+        default_factory=dict[WatchedSource, tuple[str, float]]
     )
     cannot: tuple[str, ...] = field(default=())
 
@@ -70,12 +70,13 @@ class Snapshot:
 
     @property
     def troubles(self) -> dict[str, float]:
-        """What is wrong, each once, and since when."""
+        """The distinct problems, with the times when they began."""
         return dict(reversed(list(self.problems.values())))
 
 
 class Monitor:
-    """Watches all sources, whose transports are connected. One task looks, another reads."""
+    """Watches all sources, whose transports are connected. One task polls, another reads dead
+    letters."""
 
     def __init__(self, sources: Sources, store: HistoryStore, index: LetterIndex) -> None:
         self._sources = sources
@@ -92,34 +93,33 @@ class Monitor:
 
     @property
     def counts_messages(self) -> bool:
-        """Can messages be counted anywhere?"""
+        """Whether any source can count messages."""
         return any(one.counts_messages for one in self._sources.all)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
         looking, reading = self._keep_looking(), self._keep_reading()
         self._tasks = [asyncio.create_task(looking), asyncio.create_task(reading)]
 
     async def stop(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def look_soon(self) -> None:
-        """Something was changed here: look at once."""
+        """Poll at once, because the dashboard changed something."""
         self._look_now.set()
 
     async def look_again(self, timeout: float) -> None:
-        """Something was changed here: wait for a look that sees it, for at most ``timeout``
-        seconds."""
+        """Wait for a poll that sees a change by the dashboard, for at most ``timeout`` seconds."""
         before, deadline = self._begun, time.monotonic() + timeout
         self.look_soon()
         while self._ended <= before and (left := deadline - time.monotonic()) > 0:
             await self.changed(left)
 
     async def changed(self, timeout: float) -> None:
-        """Wait for the next look, for at most ``timeout`` seconds."""
+        """Wait for the next poll, for at most ``timeout`` seconds."""
         waiting = self._changed
         try:
             async with asyncio.timeout(timeout):
@@ -128,11 +128,11 @@ class Monitor:
             pass
 
     def wake(self) -> None:
-        """End the wait of all who wait for the next look."""
+        """Wake all waiters for the next poll."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- polling ----------------------------------------------------------------------------------
 
     async def _keep_looking(self) -> None:
         while True:
@@ -142,7 +142,7 @@ class Monitor:
             try:
                 await self._look()
             except Exception:
-                log.exception("the dashboard could not look at the broker")
+                log.exception("the dashboard could not poll the broker")
             self._ended = self._begun
             self.wake()
             took = time.monotonic() - began
@@ -156,7 +156,7 @@ class Monitor:
         now, before = time.time(), self.snapshot
         looks = await few_at_once(self._look_at, self._sources.all)
         known = {view.watched: view for view in before.queues}
-        problems: dict[Source, tuple[str, float]] = {}
+        problems: dict[WatchedSource, tuple[str, float]] = {}
         for source, found in zip(self._sources.all, looks, strict=True):
             if isinstance(found, str):
                 since = before.problems.get(source, ("", now))[1]
@@ -168,8 +168,8 @@ class Monitor:
         if len(problems) < len(self._sources.all):
             await self._keep(now)
 
-    async def _look_at(self, source: Source) -> Sequence[QueueView] | str:
-        """The queues of a source as they are now, or why they are not known."""
+    async def _look_at(self, source: WatchedSource) -> Sequence[QueueView] | str:
+        """The current queues of a source, or the reason why they are unknown."""
         name = "the broker"
         try:
             transport = source.transport
@@ -187,11 +187,11 @@ class Monitor:
             return f"{name} did not answer within {_LIMIT:g} seconds"
         except MatadorError as error:
             return str(error)
-        except Exception as error:  # the other sources are shown all the same
-            log.exception("the dashboard could not look at %s", source.name)
+        except Exception as error:  # the other sources are shown nevertheless
+            log.exception("the dashboard could not poll %s", source.name)
             return f"{source.name}: unexpected {type(error).__name__}: {error}"
 
-    async def _queues(self, source: Source) -> Sequence[QueueView]:
+    async def _queues(self, source: WatchedSource) -> Sequence[QueueView]:
         async def oldest(counts: QueueCounts) -> float | None:
             depth = counts.depth
             if depth is None or not depth.ready + depth.in_flight:
@@ -207,7 +207,7 @@ class Monitor:
             for one, age in zip(watched, ages, strict=True)
         ]
 
-    def _cannot(self, problems: Mapping[Source, object]) -> list[str]:
+    def _cannot(self, problems: Mapping[WatchedSource, object]) -> list[str]:
         said: list[str] = []
         for source in self._sources.all:
             if source in problems:
@@ -258,9 +258,9 @@ class Monitor:
     async def _keep_reading(self) -> None:
         whole_at = float("-inf")
         while True:
-            await self.changed(60.0)  # what a transport can do may be known only then
+            await self.changed(60.0)  # the capabilities of a transport may be known only then
             began = time.monotonic()
-            # Counts do not tell that one letter went and another came.
+            # Counts do not reveal that one letter was replaced by another.
             whole = began - whole_at > _READ_ALL_EVERY
             whole_at = began if whole else whole_at
             await self.read_letters(whole=whole, taking=False)
@@ -269,12 +269,12 @@ class Monitor:
 
     @property
     def is_everything_read(self) -> bool:
-        """Were the dead letters of all queues read once?"""
+        """Whether the dead letters of all queues were read once."""
         queues = [*self.readable(taking=True), *self.readable(taking=False)]
         return bool(self.snapshot.at) and all(one.name in self._index.read for one in queues)
 
     def readable(self, *, taking: bool) -> list[WatchedQueue]:
-        """The queues whose dead letters can be read now, by taking them or by looking."""
+        """The queues whose dead letters can be read now, by taking or by browsing them."""
         problems = self.snapshot.problems
         return [
             one
@@ -286,7 +286,7 @@ class Monitor:
         ]
 
     async def read_letters(self, *, whole: bool, taking: bool) -> None:
-        """Bring the index up to date: for sources that must take letters, or for the others."""
+        """Update the index: for sources that must take letters, or for the others."""
         queues = self.readable(taking=taking)
         expected = {
             (view.name, kind): number

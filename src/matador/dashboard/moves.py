@@ -18,19 +18,19 @@ from matador.errors import MatadorError
 from matador.runtime.dead_letters import BATCH
 
 Verb: TypeAlias = Literal["redrive", "purge"]
-State: TypeAlias = Literal["counting", "counted", "running", "done", "failed", "cancelled"]
+State: TypeAlias = Literal["counting", "counted", "running", "done", "failed", "canceled"]
 
 _MOST_KEPT = 100
 _MOST_ERRORS = 20
 _MOST_RECORDED = 20  # ids in the audit log
 
 Choose: TypeAlias = Callable[[Callable[[int], None]], Awaitable[list[int]]]
-"""Finds the numbers of letters; says meanwhile how many it has found."""
+"""Finds the numbers of letters, and reports how many it has found so far."""
 
 
 @dataclass(slots=True)
-class Move:
-    """A move of chosen letters, and how far it has come."""
+class BulkMove:
+    """A move of chosen letters and its progress."""
 
     id: str
     verb: Verb
@@ -54,17 +54,17 @@ class Move:
 
     @property
     def past(self) -> str:
-        """What became of the letters."""
+        """The result in the past tense."""
         return "redriven" if self.verb == "redrive" else "purged"
 
     @property
     def is_over(self) -> bool:
-        """Will nothing more happen?"""
-        return self.state in ("done", "failed", "cancelled")
+        """Whether it has ended."""
+        return self.state in ("done", "failed", "canceled")
 
 
 class Moves:
-    """The moves of this process, the latest ones. One at a time is carried out."""
+    """The latest moves of this process. They run one at a time."""
 
     def __init__(
         self,
@@ -77,21 +77,21 @@ class Moves:
         self._when_moved = when_moved
         self._index = index
         self._audit = audit
-        self._moves: OrderedDict[str, Move] = OrderedDict()
+        self._moves: OrderedDict[str, BulkMove] = OrderedDict()
         self._turn = asyncio.Lock()
 
-    def find(self, move_id: str) -> Move | None:
+    def find(self, move_id: str) -> BulkMove | None:
         """The move with that id."""
         return self._moves.get(move_id)
 
     @property
-    def recent(self) -> list[Move]:
+    def recent(self) -> list[BulkMove]:
         """The moves, the latest first."""
         return list(reversed(self._moves.values()))
 
-    def begin(self, verb: Verb, what: str, choose: Choose) -> Move:
-        """Begin to count. Nothing is moved before ``confirm``."""
-        move = Move(secrets.token_urlsafe(9), verb, what)
+    def begin(self, verb: Verb, what: str, choose: Choose) -> BulkMove:
+        """Start to count. Nothing is moved before ``confirm``."""
+        move = BulkMove(secrets.token_urlsafe(9), verb, what)
         self._moves[move.id] = move
         for old in list(self._moves.values())[:-_MOST_KEPT]:
             if old.state not in ("counting", "running"):
@@ -108,11 +108,11 @@ class Moves:
         self._run(move, count())
         return move
 
-    def confirm(self, move: Move, who: str) -> bool:
-        """Carry it out. False if it is not waiting for that."""
+    def confirm(self, move: BulkMove, who: str) -> bool:
+        """Start a move. False if it does not wait for confirmation."""
         if move.state != "counted":
             return False
-        # On disk before anything is moved. After a purge, nothing else tells what there was.
+        # On disk before anything is moved: after a purge, this is the only record of the letters.
         first = ", ".join(one.id for one in self._index.entries(move.numbers[:_MOST_RECORDED]))
         details = {"move": move.id, "what": move.what, "letters": move.total, "first": first}
         self._audit.add(who, move.verb, **details)
@@ -120,12 +120,12 @@ class Moves:
         self._run(move, self._carry_out(move, who))
         return True
 
-    def cancel(self, move: Move) -> None:
+    def cancel(self, move: BulkMove) -> None:
         """Stop it. What was moved so far stays moved."""
         if move.task is not None and not move.task.done():
             move.task.cancel()
         elif not move.is_over:
-            move.state = "cancelled"
+            move.state = "canceled"
 
     async def stop(self) -> None:
         """Stop all of them."""
@@ -134,21 +134,21 @@ class Moves:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _run(self, move: Move, work: Awaitable[None]) -> None:
+    def _run(self, move: BulkMove, work: Awaitable[None]) -> None:
         async def run() -> None:
             try:
                 await work
             except asyncio.CancelledError:
-                move.state = "cancelled"
+                move.state = "canceled"
                 raise
             except MatadorError as error:
                 move.state, move.problem = "failed", str(error)
-            except Exception as error:  # noqa: BLE001 - shown to whoever asked for it
+            except Exception as error:  # noqa: BLE001 - the error is shown to the user
                 move.state, move.problem = "failed", f"unexpected {type(error).__name__}: {error}"
 
         move.task = asyncio.create_task(run())
 
-    async def _carry_out(self, move: Move, who: str) -> None:
+    async def _carry_out(self, move: BulkMove, who: str) -> None:
         try:
             async with self._turn:
                 for numbers in batches(move.numbers, BATCH):
@@ -160,7 +160,7 @@ class Moves:
             counts = {"done": move.done, "gone": move.gone, "held": move.held}
             self._audit.add(who, f"{move.verb} {state}", move=move.id, **counts, failed=move.failed)
 
-    async def _move_some(self, move: Move, chosen: Sequence[int]) -> None:
+    async def _move_some(self, move: BulkMove, chosen: Sequence[int]) -> None:
         entries = await asyncio.to_thread(self._index.entries, chosen)
         move.gone += len(chosen) - len(entries)
         for name, of_queue in groupby(sorted(entries, key=_queue_of), key=_queue_of):
@@ -174,7 +174,7 @@ class Moves:
             move.held += moved.held
             move.failed += len(moved.failed)
             move.errors += moved.failed[: _MOST_ERRORS - len(move.errors)]
-            if not moved.held:  # otherwise it is unknown which ones; the next look finds out
+            if not moved.held:  # otherwise it is unknown which ones; the next poll finds out
                 kept = {id_ for id_, _ in moved.failed}
                 gone = [one.number for one in letters if one.id not in kept]
                 await asyncio.to_thread(self._index.forget, gone)

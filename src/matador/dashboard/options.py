@@ -1,4 +1,4 @@
-"""What a dashboard may be told, checked when it is made."""
+"""The options of a dashboard, checked on creation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Role: TypeAlias = Literal["read-only", "operator"]
 
 
 class User(NamedTuple):
-    """Somebody with a token. ``name`` is empty where a token has no name."""
+    """A user with a token. ``name`` is empty if the token has no name."""
 
     name: str
     role: Role
@@ -45,16 +45,17 @@ class LakeSpark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardOptions:
-    """Where a dashboard listens, who may use it, and where it keeps its files.
+    """The options of a dashboard: its address, its users and its files.
 
     Attributes:
         history: the SQLite file with the history; see ``matador.observe.History``.
         audit: the file that every action is added to, as lines of JSON. None: beside the history.
         host: the address to listen on. Any but this machine's own needs a token.
         port: the port to listen on.
-        token: whoever has it may look and act; or the tokens of several users by their names. None,
-            and no ``read_token`` either: every user of this machine may.
-        read_token: whoever has it may only look; or those of several users.
+        token: the token of operators, or the tokens of several operators by name. If this and
+            ``read_token`` are None, all users of this machine are operators.
+        read_token: the token of users that may only read, or the tokens of several such users by
+            name.
         allowed_hosts: names by which browsers reach the dashboard, besides addresses and
             ``localhost``.
         webhook: an HTTP address that gets a JSON object when a problem begins or ends.
@@ -64,7 +65,7 @@ class DashboardOptions:
         spark: the Spark that reads it.
 
     Raises:
-        ConfigurationError: one of them is invalid, or would let strangers in.
+        ConfigurationError: one of them is invalid, or would give access to strangers.
 
     Example:
         >>> DashboardOptions(history="history.db", mask=("card_number",)).host
@@ -108,22 +109,22 @@ class DashboardOptions:
         if len({one.token for one in self.users}) < len(self.users) or len({*names}) < len(names):
             raise ConfigurationError(
                 "dashboard: two users have the same token, or the same name; each needs its own, "
-                "and so does whoever may only look"
+                "including users that may only read"
             )
         if not self.needs_login and not is_loopback(self.host):
             raise ConfigurationError(
-                f"dashboard: will not listen on {self.host} without a token, as everybody who "
-                f"reaches the port could read and redrive messages; give --token-file"
+                f"dashboard: will not listen on {self.host} without a token, because any client "
+                "that reaches the port could read and redrive messages; give --token-file"
             )
 
     @property
     def needs_login(self) -> bool:
-        """Must users show a token?"""
+        """Whether users must log in with a token."""
         return self.token is not None or self.read_token is not None
 
     @property
     def users(self) -> list[User]:
-        """Who may use it, by their tokens."""
+        """The users, with their tokens."""
         found: list[User] = []
         roles: tuple[tuple[Role, str | Mapping[str, str] | None], ...]
         roles = ("operator", self.token), ("read-only", self.read_token)
@@ -134,7 +135,7 @@ class DashboardOptions:
 
     @property
     def audit_file(self) -> Path:
-        """Where actions are recorded."""
+        """The file of the audit log."""
         history = Path(self.history)
         return (
             history.with_name(f"{history.name}.audit.jsonl") if not self.audit else Path(self.audit)
@@ -142,7 +143,7 @@ class DashboardOptions:
 
 
 def is_loopback(host: str) -> bool:
-    """Does the address belong to this machine alone?"""
+    """Whether the address is only reachable from this machine."""
     if host == "localhost":
         return True
     try:
@@ -152,10 +153,10 @@ def is_loopback(host: str) -> bool:
 
 
 def is_known_host(header: str, allowed: tuple[str, ...]) -> bool:
-    """May a browser use this ``Host`` header? Otherwise a foreign page could be behind it.
+    """Whether a ``Host`` header is accepted. Otherwise, a foreign page could send the request.
 
-    A page whose name was made to point here (DNS rebinding) is sent with that name. An address, or
-    a name that was allowed, cannot be one.
+    A request of a page whose name points to this machine (DNS rebinding) has that name as its
+    ``Host``. An IP address, or an allowed name, cannot be such a name.
     """
     name = header.strip().lower()
     if name.startswith("["):

@@ -1,4 +1,4 @@
-"""Is anything wrong, and since when? What the overview says first."""
+"""Finds current problems, for the top of the overview and for alerts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _ALIVE = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong. ``link`` leads to the page that shows more; ``subject`` is what the
-    problem is about, if the text changes while it lasts."""
+    """A problem. ``link`` leads to the page with details; ``subject`` is what the problem is about,
+    if the text changes while it lasts."""
 
     text: str
     since: float | None
@@ -33,12 +33,12 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """What tells problems apart."""
+        """The identity of the problem."""
         return self.subject or self.text
 
 
 async def find_problems(desk: Desk, stats: Stats | None) -> list[Problem]:
-    """All that is wrong now, the worst first."""
+    """All current problems, the worst first."""
     snapshot, found = desk.monitor.snapshot, list[Problem]()
     found += [Problem(text, since, "/queues") for text, since in snapshot.troubles.items()]
     for queue in snapshot.queues:
@@ -77,7 +77,7 @@ async def living_workers(desk: Desk) -> list[WorkerState] | None:
 
 
 def is_alive(worker: WorkerState, now: float) -> bool:
-    """Does a worker run, as far as is known?"""
+    """Whether a worker has reported recently."""
     return worker.stopped_at is None and now - worker.seen_at <= _ALIVE
 
 

@@ -30,7 +30,7 @@ def _finalize(value: Any) -> Any:
 
 
 def age(seconds: float | None) -> str:
-    """How long something lasts, such as ``5 min``."""
+    """A duration, such as ``5 min``."""
     if seconds is None:
         return "–"
     for unit, size in _UNITS:
@@ -40,7 +40,7 @@ def age(seconds: float | None) -> str:
 
 
 def ago(moment: float | None) -> str:
-    """How long something is ago."""
+    """The time since a moment, such as ``5 min ago``."""
     return "–" if moment is None else f"{age(max(0.0, time.time() - moment))} ago"
 
 
@@ -116,7 +116,7 @@ class Renderer:
     def page(
         self, request: Request, template: str, code: int = HTTPStatus.OK, /, **values: Any
     ) -> HTMLResponse:
-        """A whole page for somebody who is logged in."""
+        """A complete page for a logged-in user."""
         session = session_of(request)
         return HTMLResponse(
             self.text(

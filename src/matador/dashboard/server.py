@@ -40,7 +40,8 @@ def listening(options: DashboardOptions) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends live pages when it shuts down: it waits for them, and they would not end."""
+    """Ends live pages on shutdown, because uvicorn waits for them and they do not end by
+    themselves."""
 
     def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
         super().__init__(config)
@@ -54,9 +55,9 @@ class _Server(uvicorn.Server):
 async def serve(
     dashboard: Dashboard, listener: socket.socket, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Answer requests until SIGINT or SIGTERM, then finish those that run.
+    """Serve requests until SIGINT or SIGTERM, then finish the running ones.
 
-    ``ready`` is called once nothing can go wrong with the start any more.
+    ``ready`` is called once the start has succeeded.
 
     Raises:
         MatadorError: the dashboard cannot start.

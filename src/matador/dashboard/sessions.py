@@ -1,4 +1,4 @@
-"""Who is looking: tokens, roles, and sessions in memory."""
+"""Tokens, roles and sessions, in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_ADDRESSES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who may use the dashboard. ``csrf`` must be in every form that is sent."""
+    """The session of a user. ``csrf`` must be in every form that is sent."""
 
     id: str
     role: Role
@@ -31,13 +31,12 @@ class Session:
 
     @property
     def label(self) -> str:
-        """What tells users apart in the audit log: their names, or else their sessions, without
-        giving these away."""
+        """The label of the user in the audit log: the name, or a hash of the session."""
         return self.name or hashlib.sha256(self.id.encode()).hexdigest()[:8]
 
 
 class Sessions:
-    """The sessions of this process. They end with it, with their time, or with a logout."""
+    """The sessions of this process. They end with the process, on expiry, or on logout."""
 
     def __init__(
         self, options: DashboardOptions, clock: Callable[[], float] = time.monotonic
@@ -48,7 +47,7 @@ class Sessions:
         self._failures: OrderedDict[str, list[float]] = OrderedDict()
 
     def find(self, session_id: str | None) -> Session | None:
-        """The session with that id, if it lasts."""
+        """The session with that id, if it has not expired."""
         found = self._sessions.get(session_id or "")
         if found is not None and found.ends_at <= self._clock():
             del self._sessions[found.id]
@@ -56,14 +55,14 @@ class Sessions:
         return found
 
     def user_of(self, token: str) -> User | None:
-        """The owner of a token. Takes as long for every token."""
+        """The owner of a token. Runs in constant time."""
         given, found = _digest(token), None
         for user in self._options.users:
             found = user if hmac.compare_digest(given, _digest(user.token)) else found
         return found
 
     def begin(self, role: Role, name: str = "") -> Session:
-        """A new session. The oldest of very many ends."""
+        """Start a session. If there are too many, the oldest ends."""
         id_, csrf = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         made = Session(id_, role, csrf, self._clock() + _LONGEST, name)
         self._sessions[made.id] = made
@@ -72,15 +71,15 @@ class Sessions:
         return made
 
     def end(self, session: Session) -> None:
-        """Log somebody out."""
+        """End a session."""
         self._sessions.pop(session.id, None)
 
     def is_blocked(self, address: str) -> bool:
-        """Have there been too many wrong tokens from there?"""
+        """Whether there were too many wrong tokens from an address."""
         return len(self._recent(address)) >= _MOST_FAILURES
 
     def failed(self, address: str) -> None:
-        """There was a wrong token from there."""
+        """Record a wrong token from an address."""
         self._failures[address] = [*self._recent(address), self._clock()][-_MOST_FAILURES:]
         self._failures.move_to_end(address)
         while len(self._failures) > _MOST_ADDRESSES:

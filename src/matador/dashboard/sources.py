@@ -1,4 +1,4 @@
-"""What the dashboard watches, with names for its queues that differ. Pages treat all alike."""
+"""The sources of the dashboard, with unique names for their queues."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from matador.transports.base import (
 )
 
 _IN_HISTORY: Final = {"events": "event", "jobs": "job", "rpc": "rpc"}
-"""How the history calls the ways in; the others are messages."""
+"""The names of the ways in in the history; all others are messages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source(observed.Source):
-    """Something that receives messages, and what can be shown of it."""
+class WatchedSource(observed.Source):
+    """A service that receives messages, with the abilities of its transport."""
 
     @property
     def checkpoints(self) -> CheckpointStore | None:
-        """Where the steps of its handlers are kept, if it has such a store."""
+        """The store for the steps of its handlers, if it has one."""
         return self.service.checkpoints
 
     @property
     def missing(self) -> str | None:
-        """Why there is nothing to look at yet, without making it."""
+        """The reason why there is nothing to show yet; does not create the storage."""
         transport = self.transport
         if isinstance(transport, LocalStorage) and transport.missing_storage is not None:
             return f"{transport.missing_storage} does not exist yet: start a worker"
@@ -51,49 +51,48 @@ class Source(observed.Source):
 
     @property
     def counts_messages(self) -> bool:
-        """Can messages be counted?"""
+        """Whether messages can be counted."""
         jobs = self.jobs
         return self.transport.capabilities.depth if jobs is None else jobs.capabilities.counts
 
     @property
     def browses(self) -> bool:
-        """Can messages that wait be shown?"""
+        """Whether waiting messages can be shown."""
         return self.transport.capabilities.browse and isinstance(self.transport, Browsing)
 
     @property
     def browses_letters(self) -> bool:
-        """Can dead letters be shown?"""
+        """Whether dead letters can be shown."""
         return browses_dead_letters(self.transport)
 
     @property
     def takes_to_browse(self) -> bool:
-        """Must messages be taken in order to show them?"""
+        """Whether messages must be taken in order to show them."""
         return browses_by_taking(self.transport)
 
     @property
     def pauses(self) -> bool:
-        """Can queues be paused for all of their workers?"""
+        """Whether queues can be paused for all of their workers."""
         jobs = self.jobs
         return pausing(self.transport) is not None if jobs is None else jobs.capabilities.pause
 
     @property
     def why_not_pause(self) -> str:
-        """Why queues cannot be paused, and what to do instead."""
+        """The reason why queues cannot be paused, and what to do instead."""
         return why_not(self.transport)
 
     def check_edit(self, queue: str, letter: Letter, data: Any) -> None:
-        """Check another payload for a letter, as the declared handlers need it.
+        """Check a new payload for a letter against the declared handlers.
 
         Raises:
-            MatadorError: they could not read it.
+            MatadorError: a handler could not read it.
         """
         reader = self.service.reader or self.reader
         reader.renewed(delivery_of(letter.stored), queue, Edit(data))
 
     def handlers_of(self, queue: str) -> dict[str, str]:
-        """What runs for which name in a queue: job, command or consumer. Neither events nor
-        patterns.
-        """
+        """The handler of each name in a queue: job, command or consumer. Leaves out events and
+        patterns."""
         match self.service:
             case Queue() as jobs:
                 return {name or "any": "" for name in jobs.declared}
@@ -106,7 +105,7 @@ class Source(observed.Source):
                 return {}
 
     def title_of(self, name: str) -> str:
-        """How the history calls a message of this way in."""
+        """The name of a message of this way in in the history."""
         return titled(name, _IN_HISTORY.get(self.way, "message"))
 
 
@@ -117,7 +116,7 @@ class WatchedQueue:
     name: str
     full_name: str
     queue: WorkQueue
-    source: Source
+    source: WatchedSource
 
     @property
     def kinds(self) -> list[DeadLetterKind]:
@@ -126,11 +125,11 @@ class WatchedQueue:
 
 
 class Sources:
-    """All that a dashboard watches.
+    """All sources of a dashboard.
 
     Raises:
         ConfigurationError: there is nothing to watch.
-        NotStartedError: something is in a memory that is found when it starts.
+        NotStartedError: a service uses an in-memory transport and has not been started.
     """
 
     def __init__(self, services: Iterable[Target]) -> None:
@@ -142,7 +141,7 @@ class Sources:
                     f"subscribers and queue services, got {one!r}"
                 )
         found = observed.sources({str(at): one for at, one in enumerate(given)})
-        self.all = tuple(Source(_name(one.service), one.service, one.jobs) for one in found)
+        self.all = tuple(WatchedSource(_name(one.service), one.service, one.jobs) for one in found)
         if not self.all:
             raise ConfigurationError(
                 "there is nothing to show: give an application, a job queue, an RPC server, a "
@@ -173,7 +172,7 @@ class Sources:
 
     @property
     def title(self) -> str:
-        """What the dashboard is called: for the application, or else for what there is."""
+        """The title of the dashboard: the name of the application, or of its other sources."""
         if self.app is not None:
             return self.app.topology.namespace
         names = list(dict.fromkeys(one.name for one in self.all))
@@ -193,9 +192,9 @@ def _name(service: Target) -> str:
             return ", ".join(dict.fromkeys(names))
 
 
-def _named(sources: Sequence[Source]) -> Iterable[WatchedQueue]:
+def _named(sources: Sequence[WatchedSource]) -> Iterable[WatchedQueue]:
     """All queues with names that differ: short, full, with the way in, or numbered."""
-    every: list[tuple[Source, WorkQueue]] = []
+    every: list[tuple[WatchedSource, WorkQueue]] = []
     seen: set[tuple[str, str]] = set()
     for source in sources:
         for queue in source.topology.queues:

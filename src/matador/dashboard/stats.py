@@ -9,7 +9,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from matador.charts.markup import Html, element, joined
-from matador.charts.svg import NARROW, WIDE, Series, in_every_width, legend, lines, stacked_bars
+from matador.charts.svg import (
+    NARROW,
+    WIDE,
+    ChartSeries,
+    in_every_width,
+    legend,
+    lines,
+    stacked_bars,
+)
 from matador.observe.history.records import OutcomeKey, OutcomeTotals, percentile
 from matador.observe.history.store import HistoryStore
 
@@ -22,7 +30,7 @@ PERIODS: Final = {
 """Periods to choose from: name, seconds, and the seconds that one bar of a chart covers."""
 
 LATELY: Final = 300
-"""Seconds that "now" means: rates and failures are those of the last five minutes."""
+"""The period of current rates and failures: the last five minutes, in seconds."""
 
 _OUTCOMES = {
     "success": ("handled", "good"),
@@ -34,7 +42,7 @@ _OUTCOMES = {
 
 @dataclass(slots=True)
 class Edge:
-    """What became of the messages of one name for one receiver. ``queue``: of the last ones."""
+    """The outcomes of the messages of one name for one receiver. ``queue``: of the last ones."""
 
     totals: dict[str, int] = field(default_factory=dict[str, int])
     times: OutcomeTotals = field(default_factory=OutcomeTotals)
@@ -58,12 +66,12 @@ class Edge:
 
     @property
     def p95(self) -> float | None:
-        """About how many milliseconds 95 % of the attempts took at most."""
+        """The estimated 95th percentile of running times in milliseconds."""
         return percentile(self.times.buckets, 0.95)
 
     @property
     def health(self) -> str:
-        """A word for it, which is also a style."""
+        """The health in one word, which is also a CSS class."""
         if not self.attempts:
             return "idle"
         return "good" if not self.failed else "retry" if self.failure_rate < 0.1 else "bad"
@@ -85,20 +93,20 @@ class Stats:
 
     @property
     def per_minute(self) -> float:
-        """Messages handled a minute, lately."""
+        """Messages handled per minute, recently."""
         handled = sum(one.totals.get("success", 0) for one in self.lately.values())
         return handled / (LATELY / 60)
 
     @property
     def failing(self) -> float | None:
-        """The share of attempts that failed lately; None without attempts."""
+        """The share of recent attempts that failed; None without attempts."""
         attempts = sum(one.attempts for one in self.lately.values())
         failed = sum(one.failed for one in self.lately.values())
         return failed / attempts if attempts else None
 
     @property
     def p95(self) -> float | None:
-        """About how long 95 % of the attempts took at most, lately, in milliseconds."""
+        """The estimated 95th percentile of recent running times in milliseconds."""
         every = OutcomeTotals()
         for one in self.lately.values():
             every.include(one.times)
@@ -106,13 +114,13 @@ class Stats:
 
     @property
     def has_outcomes(self) -> bool:
-        """Did any worker record anything?"""
+        """Whether any worker recorded outcomes."""
         return bool(self.edges)
 
     def throughput(self) -> Html:
-        """What became of every attempt, as a chart."""
+        """The outcomes of attempts, as a chart."""
         series = [
-            Series(name, self.outcomes[outcome], style)
+            ChartSeries(name, self.outcomes[outcome], style)
             for outcome, (name, style) in _OUTCOMES.items()
         ]
         return self._figure("Attempts by outcome", stacked_bars, series, WIDE)
@@ -120,16 +128,19 @@ class Stats:
     def running_times(self) -> Html:
         """How long subscribers ran, as a chart."""
         styles = {"p50": "good", "p95": "bad"}
-        series = [Series(name, self.durations[name], style) for name, style in styles.items()]
+        series = [ChartSeries(name, self.durations[name], style) for name, style in styles.items()]
         return self._figure("Running time of subscribers", lines, series, NARROW)
 
     def backlog(self) -> Html:
         """Waiting messages and dead letters, as a chart."""
-        series = [Series("waiting", self.depths, "sent"), Series("dead letters", self.dead, "bad")]
+        series = [
+            ChartSeries("waiting", self.depths, "sent"),
+            ChartSeries("dead letters", self.dead, "bad"),
+        ]
         return self._figure("Waiting messages and dead letters", stacked_bars, series, NARROW)
 
     def _figure(
-        self, label: str, draw: Callable[..., Html], series: list[Series], widest: int
+        self, label: str, draw: Callable[..., Html], series: list[ChartSeries], widest: int
     ) -> Html:
         drawn = in_every_width(draw, self.times, self.step, series, widest)
         return element("figure", joined(legend(series), drawn), aria_label=label)

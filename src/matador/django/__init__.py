@@ -56,7 +56,7 @@ def _producer_of(app: Matador) -> Matador:
 
 
 def producer() -> SyncMatador:
-    """The application, which only sends: ``application().producer().sync()``.
+    """A producer of the application, which only sends: ``application().producer().sync()``.
 
     Any thread may use it. It connects on first use, in each process that the server forks, and is
     shut down when the process ends.
@@ -65,7 +65,7 @@ def producer() -> SyncMatador:
         >>> producer().send(OrderPlaced(order_id="1", amount=5))
     """
     made = _producer_of(application()).sync()
-    if not made.app.is_running:  # a health check may be what comes first
+    if not made.app.is_running:  # a health check may be the first call
         made.start()
     return made
 

@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class MatadorConfig(AppConfig):
-    """Makes ``manage.py matador_worker`` known."""
+    """Registers ``manage.py matador_worker``."""
 
     name = "matador.django"
     label = "matador"

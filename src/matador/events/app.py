@@ -58,8 +58,8 @@ class Matador(SendsEvents):
         codec: encodes envelopes; JSON by default, on AMQP with the docket in headers.
         retry: the retry policy; by default ``StandardRetryPolicy`` with the delays of the
             topology. A subscriber may have its own.
-        timeout: seconds that a subscriber may take; None: any time. That of its queue
-            (``consumer_timeout``) or its own comes first.
+        timeout: the time limit of a subscriber in seconds; None: no limit. The limit of its queue
+            (``consumer_timeout``) or its own takes precedence.
         concurrency: how many messages of a queue are handled at once, unless the topology says so.
         delivery: ``at-least-once`` (default) or ``at-most-once``; a subscriber may override it.
         shutdown: the time limit of a graceful shutdown, as ``Shutdown`` or seconds.
@@ -71,7 +71,7 @@ class Matador(SendsEvents):
             stored; ``report``: it returns a ``SendResult`` with ``errors``.
         unsupported_delays: what to do if the transport does not support a delay.
         deduplication: how duplicates are detected. None: not at all.
-        connect_timeout: seconds for which the first connection is tried again.
+        connect_timeout: seconds for which to retry the first connection.
         clock: the source of times and ids; tests pass their own.
 
     Example:
@@ -174,7 +174,7 @@ class Matador(SendsEvents):
 
     @property
     def reader(self) -> EventReader:
-        """Reads the messages that are stored in its queues."""
+        """The reader of the messages stored in its queues."""
         return EventReader(self._config)
 
     def with_(self, **changes: Unpack[AppOptions]) -> Self:
@@ -299,7 +299,7 @@ class Matador(SendsEvents):
         await super().start()
 
     async def stop_sending(self) -> None:
-        """Send nothing more; sends in progress are finished. Receiving goes on.
+        """Send nothing more; sends in progress are finished. Receiving continues.
 
         Raises:
             ShuttingDownError: from ``send`` afterwards, until the next start.
@@ -312,8 +312,8 @@ class Matador(SendsEvents):
     def sync(self) -> SyncMatador:
         """The blocking form of the application, for code without an event loop. See ``Blocking``.
 
-        It consumes what the application consumes: where it shall only send, use
-        ``app.producer().sync()``, once for all threads.
+        It consumes the same queues as the application. To only send, use ``app.producer().sync()``,
+        once for all threads.
 
         Example:
             >>> with app.sync() as shop:
@@ -387,7 +387,7 @@ class SyncMatador(Blocking[Matador]):
 
     @property
     def app(self) -> Matador:
-        """The application that runs in the background; before that, the one that would."""
+        """The application in the background; before the start, the copy that would run."""
         return self.running
 
     @property

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class EventContext(Context):
-    """What a subscriber knows of its event beside the envelope. See ``Context``, too.
+    """Data about the event of a subscriber besides the envelope. See also ``Context``.
 
     Attributes:
         envelope: the envelope.

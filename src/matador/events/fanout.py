@@ -1,7 +1,7 @@
 """Fan-out: one event becomes one message per enabled subscriber. The payload is encoded once.
 
-What the messages of an event have in common is prepared on first use: where they go, and the text
-of their dockets. Each of them adds its id, payload, time and what the options of the send say.
+The parts that the messages of an event share are prepared on first use: their queues, and the text
+of their dockets. Each message adds its id, payload, time and the options of the send.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PLAIN = SendOptions()
 """Options of a send that has none."""
 
 _Kind: TypeAlias = tuple[str, tuple[str, ...] | None, str | None]
-"""The key of an event, the subscribers that were chosen, and the queue."""
+"""The key of an event, the chosen subscribers and the queue."""
 
 _LONG_DELAY = 3600.0
 _MOST_KINDS = 1000
@@ -72,9 +72,9 @@ class Target(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
-class Lane(msgspec.Struct, frozen=True):
-    """How the messages of an event reach one subscriber. ``stencil``: None if the codec has none
-    or they cannot reach it, ``error``: why they cannot, ``elsewhere``: it is a stub."""
+class SubscriberLane(msgspec.Struct, frozen=True):
+    """How the messages of an event reach one subscriber. ``stencil``: None if the codec has none or
+    the subscriber cannot be reached; ``error``: the reason; ``elsewhere``: it is a stub."""
 
     target: Target
     subscriber: str
@@ -89,21 +89,21 @@ class Lane(msgspec.Struct, frozen=True):
 class Prepared(msgspec.Struct, frozen=True):
     """The messages of an event to some subscribers.
 
-    ``keeps_id``: the id in the options is that of the only message. ``conditional``: subscribers
-    have to be asked whether they are enabled.
+    ``keeps_id``: the id in the options is the id of the only message. ``conditional``: some
+        subscribers have a condition (``enabled``).
     """
 
     event: EventType
     encode: PayloadEncoder
-    lanes: tuple[Lane, ...]
+    lanes: tuple[SubscriberLane, ...]
     keeps_id: bool
     conditional: bool
 
 
 class _More(msgspec.Struct, frozen=True):
-    """What the messages of one event have beside its payload.
+    """The data of the messages of one event besides its payload.
 
-    ``special``: they have what a transport may not support.
+    ``special``: they use options that a transport may not support.
     """
 
     id: str | None = None
@@ -123,14 +123,14 @@ class Outgoing(Parcel, gc=False, kw_only=True):
     """A message of an event on its way to one subscriber.
 
     Attributes:
-        lane: how it gets there.
-        error: why it is not stored.
-        warnings: what was left out because the transport does not support it.
+        lane: its subscriber and queues.
+        error: why it was not stored.
+        warnings: options that were left out because the transport does not support them.
         sendable: False if it cannot be sent at all: ``error`` says why.
-        posted: what the outbox will say of it.
+        posted: its future outcome in the outbox.
     """
 
-    lane: Lane
+    lane: SubscriberLane
     error: MatadorError | None = None
     warnings: tuple[str, ...] = ()
     sendable: bool = True
@@ -155,7 +155,7 @@ class FanOut:
 
     Args:
         config: of the application.
-        tells: make facts, because hooks listen to what is sent.
+        tells: whether to create facts, because a hook needs them.
     """
 
     def __init__(self, config: AppConfig, *, tells: bool = False) -> None:
@@ -182,10 +182,10 @@ class FanOut:
         self.known: dict[type[Any], Prepared] = {}
         """Events that were sent without options before, by the type of their payload."""
 
-    # -- what the messages of an event have in common ---------------------------------------------
+    # -- shared by the messages of an event ---------------------------------------------
 
     def prepare(self, event: EventType, options: SendOptions) -> Prepared:
-        """Where an event goes, prepared on first use.
+        """The subscribers and queues of an event, prepared on first use.
 
         Raises:
             EventNotRegisteredError: the event is not in the schema.
@@ -224,7 +224,7 @@ class FanOut:
             any(one.subscriber.enabled is not None for one in targets),
         )
 
-    def _lane(self, event: EventType, target: Target) -> Lane:
+    def _lane(self, event: EventType, target: Target) -> SubscriberLane:
         subscriber = target.subscriber
         docket = Docket(
             event_key=event.key,
@@ -251,7 +251,7 @@ class FanOut:
         kind = Kind(
             "event", event.key, name, queue, self._transport, docket.importance, event.description
         )
-        return Lane(target, name, queue, docket, kind, stencil, error, elsewhere)
+        return SubscriberLane(target, name, queue, docket, kind, stencil, error, elsewhere)
 
     def _chosen(self, event: EventType, options: SendOptions) -> tuple[Target, ...]:
         targets = self._targets.get(event.key, ())
@@ -342,7 +342,7 @@ class FanOut:
         universal: Mapping[str, Any] | None,
         now: datetime,
     ) -> _More:
-        """What the messages of one event have beside its payload."""
+        """The data of the messages of one event besides its payload."""
         _check(options)
         before = None if options.before is None else self._before(event, options.before)
         delay = 0.0 if options.delay is None else seconds(options.delay, "delay")
@@ -377,7 +377,7 @@ class FanOut:
         universal: Mapping[str, Any] | None,
         given: object,
     ) -> dict[str, Any]:
-        """What is merged, as it was given: the type only checks it."""
+        """The merged metadata, unchanged: the type only checks it."""
 
         encode = self._metadata_codec.encode_payload
         if typed.payload in type(given).__mro__:
@@ -399,7 +399,7 @@ class FanOut:
 
     def _special(
         self,
-        lane: Lane,
+        lane: SubscriberLane,
         id: str,
         data: msgspec.Raw,
         more: _More,
@@ -509,7 +509,7 @@ def derived_id(*parts: str) -> str:
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
-def _id(given: str, prepared: Prepared, lane: Lane) -> str:
+def _id(given: str, prepared: Prepared, lane: SubscriberLane) -> str:
     return given if prepared.keeps_id else derived_id(given, lane.subscriber)
 
 

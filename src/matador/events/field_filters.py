@@ -1,7 +1,7 @@
 """Filters on single payload fields, such as ``amount>100`` or ``customer.country=NL``.
 
-``--field`` of the command line and the search of the dashboard. Deliberately no language: no AND,
-OR or brackets. ``--where`` is SQL, and the lake's alone.
+``--field`` of the command line and the search of the dashboard. Deliberately not a language: there
+is no AND, OR or grouping. ``--where`` is SQL, and only for the lake.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FieldFilter:
 
     @classmethod
     def parse(cls, given: str) -> FieldFilter:
-        """A filter as it is typed.
+        """Parse a filter as typed by a user.
 
         Raises:
             ConfigurationError: it has no field or no operator, or two.
@@ -62,7 +62,8 @@ class FieldFilter:
         return cls(tuple(steps), sign, value if isinstance(value, str) else text, value)
 
     def __call__(self, payload: Any) -> bool:
-        """Does it hold? A missing field is null; values of different types have no order."""
+        """Whether the filter matches. A missing field is null; values of different types have no
+        order."""
         found = payload
         for step in self.path:
             if isinstance(found, Mapping):
@@ -90,7 +91,7 @@ class FieldFilter:
         return found == wanted and (found is None) == (self.value is None)
 
     def _wanted(self, found: Any) -> Any:
-        """The value as the type that the field has; None if it cannot be one."""
+        """The value in the type of the field; None if it cannot be converted."""
         if isinstance(found, str):
             return self.text
         numbers = isinstance(found, int | float) and isinstance(self.value, int | float)
@@ -112,11 +113,11 @@ class FieldFilters:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that their paths are made of."""
+        """The names in their paths."""
         return frozenset(step for one in self._filters for step in one.path)
 
     def doubts(self) -> list[str]:
-        """Fields that no payload had so far, which may be misspelled."""
+        """Errors about fields that no payload had so far, which may be misspelled."""
         first = dict.fromkeys(one.path[0] for one in self._filters)
         return [
             f"no payload has a field {name!r}{suggestion(name, self._known)}"

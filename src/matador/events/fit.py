@@ -49,7 +49,7 @@ class Concurrency:
             return usual
 
     def may_read_ahead(self, queue: str) -> bool:
-        """May messages be received before they can run? Not if a crash would lose them."""
+        """Whether to receive messages before a slot is free. Not if a crash would lose them."""
         return queue not in self._once
 
 
@@ -94,9 +94,9 @@ def _check_delivery_modes(schema: Schema, transport: Transport, delivery: Delive
         for one in subscribers:
             if one.delivery is not None:
                 wanted[f"subscriber {one.name!r} of {event.key!r}"] = one.delivery
-    for who, mode in wanted.items():
+    for where, mode in wanted.items():
         if mode not in supported:
             raise UnsupportedError(
-                f"{who} asks for {mode} delivery, which {transport.name} does not support; "
+                f"{where} asks for {mode} delivery, which {transport.name} does not support; "
                 f"it supports {', '.join(sorted(supported))}"
             )

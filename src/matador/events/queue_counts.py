@@ -16,7 +16,7 @@ from matador.transports.base import Measuring, Transport
 class QueueCounts:
     """The depth of a queue and of its dead letters by kind; None: there is no such queue.
 
-    ``paused``: nobody receives from it; None: not known, because the transport cannot pause queues
+    ``paused``: whether it is paused; None: unknown, because the transport cannot pause queues
     or there is no such queue.
     """
 

@@ -1,4 +1,4 @@
-"""Pauses the queues of an application's transport, for all who receive from them."""
+"""Pauses the queues of an application's transport, for all consumers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def paused_of(transport: Transport, queues: Sequence[str]) -> Sequence[boo
 
 
 def why_not(transport: Transport) -> str:
-    """Why a queue of this transport cannot be paused, and what to do instead."""
+    """An error text: a queue of this transport cannot be paused, and what to do instead."""
     return (
         f"{transport.name} cannot pause a queue for all of its workers; stop the workers instead: "
         f"messages wait in the queue"

@@ -37,11 +37,11 @@ from matador.runtime.service import Service
 log = logging.getLogger("matador.send")
 
 _MISSING: Any = object()
-_SAME_TIME = 32  # so many events of one call are made in a fraction of a millisecond
+_SAME_TIME = 32  # this number of events is created in a fraction of a millisecond
 
 
 class SendsEvents(Service):
-    """The state of ``Matador``, and how it sends."""
+    """The sending half of ``Matador``, with its state."""
 
     def __init__(self, config: AppConfig) -> None:
         super().__init__(
@@ -228,7 +228,7 @@ class SendsEvents(Service):
         once: Once | None = None,
         send_errors: SendErrors | None = None,
     ) -> list[SendResult]:
-        """Send events together, between the hooks that surround a send."""
+        """Send events together, between the ``on_send_enter`` and ``on_send_exit`` hooks."""
         outbox, around = self._may_send(), self._hooks.send_around
         universal: dict[str, Any] | None = None
         sending = states = None
@@ -290,7 +290,7 @@ class SendsEvents(Service):
         return orders
 
     async def _result(self, outbox: Outbox, order: Order, once: Once | None = None) -> SendResult:
-        """The result of an event, after the fallback queues were tried and hooks were told."""
+        """The result of an event, after trying the fallback queues and calling the hooks."""
         sent: list[SentTo] = []
         errors: list[SendFailedError] = []
         for one in order.outgoing:

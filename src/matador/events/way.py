@@ -150,7 +150,7 @@ class EventWay(WayIn):
         return EventWork(delivery, route, raw.id, docket.attempts, None, raw)
 
     def _decode_odd(self, delivery: Delivery) -> RawEnvelope:
-        """Decode a message that is larger than one may be sent: retries add their errors."""
+        """Decode a message that exceeds the limit for sending, because retries add their errors."""
         if delivery.problem is not None:
             raise DecodeError(delivery.problem)
         size, limit = len(delivery.body), self._max_size
@@ -306,7 +306,7 @@ _UNKNOWN = cast("EventRoute", Route(handler=""))
 
 
 async def _awaiting(bound: Any) -> Any:
-    """Call something that is not an ``async def`` itself, but returns something to await."""
+    """Call a function that is not an ``async def`` itself, but returns an awaitable."""
     return await bound()
 
 

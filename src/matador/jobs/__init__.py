@@ -1,4 +1,4 @@
-"""Jobs: run this later. A thin, honest API over what each broker can do.
+"""Jobs: run a function later. A thin API over the features of each broker.
 
 >>> from matador.jobs import Queue, Worker
 >>> queue = Queue("emails", provider="sqlite:///jobs.db")

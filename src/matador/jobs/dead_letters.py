@@ -72,7 +72,8 @@ class JobReader:
 
 
 def checkpoint_id(queue: str, job_id: str, delivery: Delivery) -> str:
-    """The id of a job's stored steps. Queues share a store of steps, and ids come again."""
+    """The id of a job's stored steps. Contains the queue and the creation time, because queues
+    share a store and job ids may be reused."""
     return f"{queue}:{job_id}:{delivery.headers.get(names.CREATED_AT, '')}"
 
 
@@ -125,7 +126,7 @@ class FailedJobs(DeadLetterOffice):
         await self._ready()
         if isinstance(self._store, MessageJobs):
             return await super().redrive(chosen, patience=patience, progress=progress)
-        # As ``Queue.retry``: the provider knows which jobs wait for each of them.
+        # Like ``Queue.retry``: the provider knows which jobs wait for each job.
         places = await self.choose(chosen) if isinstance(chosen, Selection) else chosen
         moved = Moved()
         for place in places:

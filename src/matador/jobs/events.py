@@ -1,4 +1,4 @@
-"""What happens to jobs, as values, and the hook that tells it to the listeners of a worker."""
+"""The events of jobs, and the hook that passes them to the listeners of a worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVENT_NAMES: tuple[EventName, ...] = get_args(EventName)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEvent:
-    """What all events about a job have."""
+    """The fields of all events about a job."""
 
     job_id: str
     name: str
@@ -51,7 +51,7 @@ class JobActive(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCompleted(JobEvent):
-    """A job has completed, and that is stored. ``duration`` in seconds."""
+    """A job has completed, and its completion is stored. ``duration`` in seconds."""
 
     duration: float
     result: Any = None
@@ -59,7 +59,7 @@ class JobCompleted(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailed(JobEvent):
-    """An attempt failed, and what becomes of the job is stored.
+    """An attempt failed, and the outcome for the job is stored.
 
     ``will_retry`` is false in the last attempt and for a permanent error; ``retry_delay`` is in
     seconds.
@@ -75,7 +75,7 @@ class JobFailed(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRetrying(JobEvent):
-    """A job will be tried again. Follows ``failed``."""
+    """A job will be retried. Follows ``failed``."""
 
     max_attempts: int
     retry_delay: float
@@ -83,25 +83,25 @@ class JobRetrying(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress(JobEvent):
-    """A handler said how far it has come."""
+    """A handler reported progress."""
 
     progress: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueEvent:
-    """What all events about a worker or a queue have."""
+    """The fields of all events about a worker or a queue."""
 
     queue: str
 
 
 class WorkerShuttingDown(QueueEvent):
-    """A worker is closing: it receives nothing more, and waits for the jobs that run."""
+    """A worker is closing: it stops receiving and waits for running jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownTimeout(QueueEvent):
-    """Jobs were still running when the time to close was over. They are given back."""
+    """Jobs were still running when the shutdown timed out. They are given back."""
 
     timeout: float
     active_jobs: int
@@ -110,17 +110,17 @@ class ShutdownTimeout(QueueEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueErrored(QueueEvent):
-    """Something failed that is not a job: receiving, settling, a listener."""
+    """An operation other than a job failed: receiving, settling, a listener."""
 
     error: BaseException
 
 
 class QueueDrained(QueueEvent):
-    """No job is left to be received, for the moment."""
+    """No job is waiting now."""
 
 
 class QueuePaused(QueueEvent):
-    """No job is received until ``resumed``."""
+    """No jobs are received until ``resumed``."""
 
 
 class QueueResumed(QueueEvent):
@@ -129,14 +129,14 @@ class QueueResumed(QueueEvent):
 
 @dataclass(kw_only=True, eq=False)
 class JobEvents(Hooks):
-    """Tells the listeners of a worker what becomes of its jobs.
+    """Notifies the listeners of a worker about its jobs.
 
     Attributes:
         queue: the name of the queue.
         worker_id: the id of the worker.
-        emit: tells an event to all listeners.
+        emit: passes an event to all listeners.
         is_heard: whether there are any.
-        max_attempts: after how many attempts a job with these headers fails.
+        max_attempts: the maximum number of attempts of a job with these headers.
     """
 
     queue: str
@@ -151,7 +151,7 @@ class JobEvents(Hooks):
             self.emit("active", JobActive(**self._running(work), worker_id=self.worker_id))
 
     def progress(self, work: JobWork, progress: Any) -> None:
-        """A handler says how far it has come."""
+        """A handler reports progress."""
         if self.is_heard():
             self.emit("progress", JobProgress(**self._running(work), progress=progress))
 

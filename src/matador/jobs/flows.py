@@ -1,4 +1,4 @@
-"""Jobs that were added and their results to come; chains and groups, which hand results on."""
+"""Handles for added jobs and their results; chains and groups, which pass results on."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _FIRST_LOOK, _LONGEST_PAUSE = 0.005, 0.25
 
 @dataclass(frozen=True, slots=True)
 class FlowStep:
-    """A job of a flow. ``headers`` say for whom it is done, for how many it waits, and where their
-    results go."""
+    """A job of a flow. ``headers`` name its parent, the number of jobs it waits for, and the field
+    for their results."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class FlowStep:
 
 
 class JobQueue(Protocol):
-    """What declared jobs, steps and handles need of their queue."""
+    """The part of a queue that declared jobs, steps and handles need."""
 
     @property
     def name(self) -> str: ...
@@ -76,9 +76,9 @@ class JobQueue(Protocol):
 
 
 class JobHandle(Generic[R]):
-    """A job that was added, and its result to come.
+    """A handle for an added job and its future result.
 
-    ``queue.handle(job_id)`` and ``declared_job.handle(job_id)`` make it again from a stored id.
+    ``queue.handle(job_id)`` and ``declared_job.handle(job_id)`` create it from a stored id.
 
     Example:
         >>> handle = await welcome.add(to="ada@example.com")
@@ -104,7 +104,7 @@ class JobHandle(Generic[R]):
         """The job as it is stored now.
 
         Raises:
-            JobNotFoundError: it is gone.
+            JobNotFoundError: the job no longer exists.
             JobsUnsupportedError: the provider cannot find jobs by their ids.
 
         Example:
@@ -118,10 +118,10 @@ class JobHandle(Generic[R]):
         return JobHandle(queue, self._id, self._read_result)
 
     async def status(self) -> JobStatus:
-        """Where the job stands now.
+        """The current status of the job.
 
         Raises:
-            JobNotFoundError: it is gone.
+            JobNotFoundError: the job no longer exists.
             JobsUnsupportedError: the provider cannot find jobs by their ids.
 
         Example:
@@ -140,12 +140,12 @@ class JobHandle(Generic[R]):
         return await self._queue.cancel(self._id, reason)
 
     async def result(self, timeout: Seconds | None = None) -> R:
-        """Wait for the job, and return what its function returned.
+        """Wait for the job and return its result.
 
         Raises:
-            JobFailedError: it failed for good, or was canceled while it ran.
+            JobFailedError: it failed permanently, or was canceled while it ran.
             JobTimeoutError: it is not finished after ``timeout`` seconds.
-            JobNotFoundError: it is gone: removed, or completed and not kept.
+            JobNotFoundError: it no longer exists: removed, or completed and not kept.
             JobsUnsupportedError: the provider keeps no results.
 
         Example:
@@ -194,19 +194,19 @@ class JobHandle(Generic[R]):
 
 
 INTO = "job.into"
-"""The header that names the field of a job's data that gets the results it has waited for.
-``name`` gets the only one, ``name[]`` a list of them."""
+"""The header that names the field of a job's data for the results it waited for. ``name`` gets the
+only result, ``name[]`` a list of results."""
 
 
 class _Result:
-    """Stands for what the step before returns, or what all of a group return."""
+    """Stands for the result of the previous step, or of all steps of a group."""
 
     def __repr__(self) -> str:
         return "RESULT"
 
 
 RESULT: Final[Any] = _Result()
-"""As an argument of a step: what the step before it returns. After a group: a list."""
+"""As an argument of a step: the result of the previous step. After a group: a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +224,12 @@ class Step(Generic[R]):
 
     @property
     def into(self) -> str | None:
-        """The field of its data that is to have the result of the step before."""
+        """The field of its data that takes the result of the previous step."""
         given: object = self.data
         data = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
         found = [name for name, value in data.items() if value is RESULT]
         if len(found) > 1:
-            raise InvalidJobError(f"step {self.name!r}: RESULT stands in more than one argument")
+            raise InvalidJobError(f"step {self.name!r}: RESULT is used in more than one argument")
         return found[0] if found else None
 
 
@@ -242,7 +242,7 @@ class Flow(Generic[R]):
     many: bool
 
     async def add(self) -> JobHandle[R]:
-        """Add all jobs, or none. The handle is that of the last one.
+        """Add all jobs or none. Returns the handle of the last job.
 
         Raises:
             JobsUnsupportedError: the provider has no flows, or the steps are in several queues.
@@ -254,7 +254,7 @@ class Flow(Generic[R]):
         return await self.add_to(self.last.queue)
 
     async def add_to(self, queue: JobQueue) -> JobHandle[R]:
-        """``add``, to the queue of the steps as it is open in this event loop."""
+        """Like ``add``, to the steps' queue of this event loop."""
         if not queue.capabilities.flows:
             raise queue.unsupported("flows", "run chains and groups")
         jobs = await queue.add_flow(_placed(self, str(uuid4()), None, self.last.queue))
@@ -270,9 +270,9 @@ class Flow(Generic[R]):
 
 
 def chain(first: Step[Any] | Flow[Any], *others: Step[R]) -> Flow[R]:
-    """Run steps one after the other. An argument ``RESULT`` is what the step before returned.
+    """Run steps one after the other. An argument ``RESULT`` is the result of the previous step.
 
-    When a step fails for good, those after it fail, too.
+    When a step fails permanently, the following steps fail, too.
 
     Example:
         >>> handle = await chain(fetch.using(url=url), store.using(page=RESULT)).add()
@@ -286,8 +286,8 @@ def chain(first: Step[Any] | Flow[Any], *others: Step[R]) -> Flow[R]:
 
 
 def group(*steps: Step[Any] | Flow[Any], then: Step[R]) -> Flow[R]:
-    """Run steps side by side, and ``then`` when all are done. ``RESULT`` is a list of what they
-    returned, in their order.
+    """Run steps concurrently, and ``then`` when all have completed. ``RESULT`` is the list of their
+    results, in order.
 
     Example:
         >>> resized = [resize.using(path=path) for path in paths]
@@ -310,7 +310,7 @@ def _placed(
             queue=queue.name,
         )
     if into is not None and isinstance(flow, Step):
-        raise InvalidJobError(f"step {last.name!r}: RESULT stands in a first step")
+        raise InvalidJobError(f"step {last.name!r}: RESULT is used in a first step")
     headers: dict[str, str | int] = {}
     if parent is not None:
         headers[names.PARENT] = parent

@@ -1,4 +1,4 @@
-"""What runs a job: a function of the job, or a declared one, whose parameters are its data."""
+"""Functions that run jobs: of the job, or declared ones, whose parameters are its data."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class JobFunction:
     """A function, and how it is called.
 
     Attributes:
-        function: what the user wrote.
+        function: the user's function.
         decode: reads a job's data for it.
         call: calls it with the active job, whose data were decoded.
         is_async: it is awaited; others run in threads.
-        timeout: seconds that an attempt may take; None: as the worker says.
-        idempotent: whether it may run again for the same job; None: as the worker says.
-        takes: the type of the data; ``Any`` if the function says nothing.
-        returns: the type of the result; ``Any`` if the function says nothing.
+        timeout: the time limit of an attempt in seconds; None: that of the worker.
+        idempotent: whether it may run again for the same job; None: the worker decides.
+        takes: the type of the data; ``Any`` without an annotation.
+        returns: the type of the result; ``Any`` without an annotation.
     """
 
     function: Callable[..., Any]
@@ -70,7 +70,7 @@ class JobFunction:
 
 
 class JobRoute(Route, frozen=True, kw_only=True):
-    """How the jobs of one name are run."""
+    """The handler of the jobs of one name."""
 
     function: JobFunction
 
@@ -84,7 +84,7 @@ def _context(job: ActiveJob[Any]) -> Context:
 
 
 _INJECTED: Mapping[type[Any], Callable[[ActiveJob[Any]], Any]] = {ActiveJob: _itself, Job: _itself}
-"""What a parameter gets by its type, beside the data and the context."""
+"""The values of parameters by type, besides the data and the context."""
 
 
 def handler_function(function: Callable[..., Any], where: str) -> JobFunction:
@@ -92,10 +92,10 @@ def handler_function(function: Callable[..., Any], where: str) -> JobFunction:
 
     Its parameters are filled by their types, in any order: ``ActiveJob``, ``Context``, and one for
     the data. A single parameter without a type takes the job. The type of the data, or that in
-    ``ActiveJob[...]``, decides how they are read; without it they are plain data.
+    ``ActiveJob[...]``, decides how they are decoded; without a type, they are plain data.
 
     Raises:
-        ConfigurationError: it cannot be called, or has a parameter that nothing fills.
+        ConfigurationError: it cannot be called, or a parameter has no value to take.
     """
     bare = check_callable(function, where)
     if _takes_job_alone(function, bare):
@@ -123,7 +123,7 @@ def handler_function(function: Callable[..., Any], where: str) -> JobFunction:
 
 
 def _takes_job_alone(function: Callable[..., Any], bare: Any) -> bool:
-    """Has it a single parameter, of which it does not say what it takes?"""
+    """Whether it has a single parameter without an annotation."""
     try:
         needed = [
             one
@@ -131,7 +131,7 @@ def _takes_job_alone(function: Callable[..., Any], bare: Any) -> bool:
             if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) and one.default is one.empty
         ]
     except (TypeError, ValueError):
-        return True  # a builtin without a signature: it will be seen when it is called
+        return True  # a builtin without a signature: errors appear when it is called
     return len(needed) == 1 and needed[0].annotation is inspect.Parameter.empty
 
 
@@ -142,10 +142,10 @@ _current: ContextVar[ActiveJob[Any]] = ContextVar("matador_current_job")
 
 
 def current_job() -> ActiveJob[Any]:
-    """The job that is being run here, for functions declared with ``@queue.job``.
+    """The job that is running now, for functions declared with ``@queue.job``.
 
     Raises:
-        LookupError: no job is being run here.
+        LookupError: no job is running in this context.
 
     Example:
         >>> @queue.job
@@ -186,12 +186,12 @@ class DeclaredJob(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """Under which name it is added."""
+        """The name of its jobs."""
         return self._name
 
     @property
     def recurrence(self) -> Recurrence | None:
-        """When a worker adds it by itself; None: never."""
+        """The recurrence declared for it; None: it does not recur."""
         return self._recurrence
 
     def __repr__(self) -> str:
@@ -202,7 +202,7 @@ class DeclaredJob(Generic[P, R]):
         if not shape.fills:
             return function(*args, **kwargs)
         own = {name: kwargs.pop(name) for name in shape.fills if name in kwargs}
-        nobody: ActiveJob[Any] = ActiveJob(
+        unused: ActiveJob[Any] = ActiveJob(
             id="",
             name=self._name,
             queue=self._queue.name,
@@ -210,7 +210,7 @@ class DeclaredJob(Generic[P, R]):
             status="active",
             created_at=EPOCH,
         )  # no worker runs it
-        return function(**shape.data(args, kwargs), **{**shape.filled(nobody), **own})
+        return function(**shape.data(args, kwargs), **{**shape.filled(unused), **own})
 
     def with_options(self, **options: Unpack[JobOptions]) -> DeclaredJob[P, R]:
         """The same job with other options: ``welcome.with_options(delay=10).add(...)``.
@@ -256,7 +256,7 @@ class DeclaredJob(Generic[P, R]):
         timezone: str = "UTC",
         missed: Missed = "one",
     ) -> DeclaredSchedule[P]:
-        """Add the job again and again. See ``Queue.schedule``.
+        """Add the job repeatedly. See ``Queue.schedule``.
 
         Example:
             >>> await welcome.schedule("daily", cron="@daily").add(to="ada@example.com")
@@ -267,7 +267,7 @@ class DeclaredJob(Generic[P, R]):
     async def add_schedule(
         self, key: str, recurrence: Recurrence, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Schedule:
-        """What ``DeclaredSchedule.add`` does."""
+        """Implements ``DeclaredSchedule.add``."""
         data = self._shape.data(args, kwargs)
         self._shape.check(data)
         options = {"missed": recurrence.missed, **self._options}
@@ -282,7 +282,7 @@ class DeclaredJob(Generic[P, R]):
         )
 
     def check_recurring(self, place: str) -> None:
-        """Check that it can be added by itself. ``place``: where it is declared.
+        """Check that a schedule can add it. ``place``: where it is declared.
 
         Raises:
             ConfigurationError: it needs arguments, or has an option that no schedule has.
@@ -293,7 +293,7 @@ class DeclaredJob(Generic[P, R]):
             values = ", ".join(f"{name}=…" for name in needed)
             function = getattr(self._function, "__name__", "job")
             raise ConfigurationError(
-                f"{where} recurs, so that nobody gives it the arguments {', '.join(needed)}: give "
+                f"{where} recurs, so it cannot get the arguments {', '.join(needed)}: give "
                 f"them defaults, or write await {function}.schedule('key', cron='…').add({values})"
                 f"{place}"
             )
@@ -301,7 +301,7 @@ class DeclaredJob(Generic[P, R]):
             raise ConfigurationError(f"{where}: a schedule has neither delay nor unique{place}")
 
     def check_data(self, data: Any, where: str) -> None:
-        """Check data that were given as such.
+        """Check data that were not given as arguments.
 
         Raises:
             InvalidJobError: they are not arguments of the function.
@@ -334,12 +334,12 @@ class DeclaredJob(Generic[P, R]):
 
     @property
     def queue(self) -> JobQueue:
-        """Where it is added."""
+        """The queue to which it is added."""
         return self._queue
 
     def using(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
-        """The job as a step of a ``chain`` or a ``group``. ``RESULT`` stands for the result of
-        the step before.
+        """The job as a step of a ``chain`` or a ``group``. ``RESULT`` stands for the result of the
+        previous step.
 
         Example:
             >>> await chain(fetch.using(url=url), store.using(page=RESULT)).add()
@@ -349,7 +349,7 @@ class DeclaredJob(Generic[P, R]):
 
     @property
     def as_function(self) -> JobFunction:
-        """For the worker."""
+        """The function as the worker calls it."""
         return JobFunction(
             self._function,
             self._shape.decode,
@@ -377,7 +377,7 @@ class DeclaredJob(Generic[P, R]):
 
 
 class DeclaredSchedule(Generic[P]):
-    """A recurring job without its arguments yet: ``add`` takes those of the function."""
+    """A recurring job without its arguments: ``add`` takes those of the function."""
 
     def __init__(self, job: DeclaredJob[P, Any], key: str, recurrence: Recurrence) -> None:
         self._job = job
@@ -385,10 +385,10 @@ class DeclaredSchedule(Generic[P]):
         self._recurrence = recurrence
 
     async def add(self, *args: P.args, **kwargs: P.kwargs) -> Schedule:
-        """Store the schedule, instead of the one with its key if there is one.
+        """Store the schedule. It replaces a schedule with the same key.
 
         Raises:
-            InvalidJobError: an argument has the wrong type, or the schedule makes no sense.
+            InvalidJobError: an argument has the wrong type, or the schedule is invalid.
             JobsUnsupportedError: the provider has no recurring jobs.
 
         Example:
@@ -398,7 +398,7 @@ class DeclaredSchedule(Generic[P]):
 
 
 class Anything:
-    """Stands for a first parameter of any type: its function says too little to be checked."""
+    """The type of a first parameter without an annotation, which cannot be checked."""
 
 
 class DeclareJob:
@@ -470,7 +470,8 @@ class DeclareJob:
 
 
 def _fill(hint: Any) -> Callable[[ActiveJob[Any]], Any] | None:
-    """What fills a parameter of a type that is no data: the job or its context, also optional."""
+    """The function that fills a parameter that does not take data: the job or its context, also
+    optional."""
     kinds = [one for one in get_args(hint) if one is not type(None)]
     if len(kinds) == 1 and len(get_args(hint)) == 2 and get_origin(hint) in (Union, UnionType):
         (hint,) = kinds
@@ -482,7 +483,7 @@ def _fill(hint: Any) -> Callable[[ActiveJob[Any]], Any] | None:
 
 
 class _Shape:
-    """The parameters of a function as a type of their own, and its result."""
+    """The parameters of a function as a record type, and its result type."""
 
     def __init__(self, function: Callable[..., Any], where: str) -> None:
         check_callable(function, where)
@@ -539,11 +540,11 @@ class _Shape:
             raise InvalidJobError(f"{self._where}: {error}") from None
 
     def filled(self, job: ActiveJob[Any]) -> dict[str, Any]:
-        """What the parameters get that are no data."""
+        """The values of the parameters that do not take data."""
         return {name: fill(job) for name, fill in self.fills.items()}
 
     def check(self, data: Any, where: str | None = None) -> None:
-        """The sender learns of an argument of the wrong type, not the worker hours later."""
+        """Check the types of arguments when a job is added, not hours later in the worker."""
         where = where or self._where
         encoded = encode_json(data, f"{where}: an argument")
         try:
@@ -558,7 +559,7 @@ class _Shape:
         return {name: value for name, value in found.items() if value is not msgspec.UNSET}
 
     def read_result(self, result: Any) -> Any:
-        """A result in the type that the function names."""
+        """A result in the annotated return type."""
         if self._result is None:
             return result
         return self._result(msgspec.json.encode(result))

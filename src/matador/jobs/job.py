@@ -1,4 +1,4 @@
-"""A job as users see it: what is stored of it, and, while it runs, what its handler may do."""
+"""The public view of a job: its stored state and, while it runs, the operations of its handler."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _NO_METADATA: Mapping[str, Any] = {}
 
 
 class Job(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A job, as it was stored when it was looked at. It does not change by itself.
+    """A snapshot of a stored job. It does not update itself.
 
     Attributes:
         id: unique in its queue.
-        name: which handler runs it.
+        name: selects the handler.
         queue: the name of its queue.
         data: what the handler needs.
-        status: where it stands.
+        status: its state.
         attempts: how many attempts have ended.
-        max_attempts: after how many it fails.
+        max_attempts: the maximum number of attempts.
         created_at: when it was added.
         processed_at: when its last attempt began.
         completed_at: when it completed.
-        failed_at: when it failed for good.
+        failed_at: when it failed permanently.
         scheduled_for: when it will be due, if it is delayed.
         error: the message of the last error.
         priority: higher first.
-        metadata: what was added beside the data, for debugging.
-        progress: what the handler said last.
-        result: what the handler returned.
+        metadata: the sender's data for debugging.
+        progress: the last progress reported by the handler.
+        result: the result of the handler.
     """
 
     id: str
@@ -67,7 +67,7 @@ class Job(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 @dataclass(slots=True, eq=False)
 class JobControl:
-    """How an active job reaches its worker: from its event loop, or from a thread."""
+    """The link of an active job to its worker, from its event loop or from a thread."""
 
     report: Callable[[bytes, Any], Coroutine[Any, Any, None]]
     loop: asyncio.AbstractEventLoop
@@ -79,7 +79,7 @@ class JobControl:
         self.lost = True
 
     def send(self, encoded: bytes, progress: Any) -> Awaitable[None]:
-        """Report progress. Without an event loop here, it is done when this returns."""
+        """Report progress. In a thread, it is reported when this returns."""
         call = self.report(encoded, progress)
         try:
             here = asyncio.get_running_loop()
@@ -92,10 +92,10 @@ class JobControl:
 
 
 class ActiveJob(Job[T], frozen=True, kw_only=True):
-    """A job that is being run: its state, and what a ``Context`` of any handler offers.
+    """A running job: its state, and the operations of a ``Context``.
 
     Attributes:
-        provider_metadata: what the provider calls this delivery.
+        provider_metadata: the provider's data about this delivery.
         control: how the job reaches its worker.
     """
 
@@ -106,11 +106,11 @@ class ActiveJob(Job[T], frozen=True, kw_only=True):
         return f"ActiveJob(id={self.id!r}, name={self.name!r}, queue={self.queue!r})"
 
     def update_progress(self, progress: Any) -> Awaitable[None]:
-        """Say how far it has come: a number, or anything that can be written as JSON.
+        """Report progress: a number, or anything that can be encoded as JSON.
 
-        Where the provider keeps it, others see it in ``Job.progress``. Listeners of the worker's
-        ``progress`` event are told in any case. An async handler awaits it. In a sync handler,
-        which runs in a thread, the call itself waits until it is done.
+        If the provider stores progress, other processes read it as ``Job.progress``. Listeners of
+        the worker's ``progress`` event are always notified. An async handler awaits the call. In a
+        sync handler, which runs in a thread, the call blocks.
 
         Raises:
             InvalidJobError: it cannot be written as JSON.
@@ -128,7 +128,7 @@ class ActiveJob(Job[T], frozen=True, kw_only=True):
 
     @property
     def context(self) -> Context:
-        """The message of the job, and its resumable steps. Made when it is first asked for."""
+        """The message of the job, and its resumable steps. Created on first use."""
         control = self.control
         found = None if control is None else control.context
         if callable(found):
@@ -147,17 +147,17 @@ class ActiveJob(Job[T], frozen=True, kw_only=True):
 
     @property
     def correlation_id(self) -> str | None:
-        """What the sender gave to trace it."""
+        """The sender's id to trace related messages."""
         return self.context.correlation_id
 
     @property
     def deadline(self) -> datetime | None:
-        """When the sender stops waiting for it; None: it does not say."""
+        """When the sender stops waiting; None: no deadline."""
         return self.context.deadline
 
     @property
     def lease_lost(self) -> bool:
-        """Does another worker have the job now? If so, stop: the outcome is refused."""
+        """Whether another worker has the job now. If so, stop: the outcome will be refused."""
         control = self.control
         if control is None:
             return False
@@ -193,14 +193,14 @@ class ActiveJob(Job[T], frozen=True, kw_only=True):
 
 
 class _Done:
-    """Something to await that is done."""
+    """An awaitable that is already done."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         yield from ()
 
 
 def job_from(record: JobRecord) -> Job[Any]:
-    """A job from what its provider has of it. Data that are not JSON become text."""
+    """A job from its provider's record. Data that are not JSON become text."""
     finished = moment(record.finished_at)
     return Job(
         id=record.id,
@@ -251,7 +251,7 @@ def encode_json(value: Any, where: str) -> bytes:
     """A value as JSON.
 
     Raises:
-        InvalidJobError: it cannot be written, or would be read back as something else.
+        InvalidJobError: it cannot be encoded, or would be decoded differently.
     """
     return encode_data(value, where, InvalidJobError)
 
@@ -260,6 +260,6 @@ def decoder_for(kind: Any, where: str) -> Callable[[bytes], Any]:
     """A function that reads JSON into a type.
 
     Raises:
-        InvalidJobError: the type is none that can be read.
+        InvalidJobError: the type cannot be decoded.
     """
     return data_decoder(kind, where, InvalidJobError)

@@ -19,7 +19,7 @@ _STANDARD = StandardRetryPolicy()
 DEFAULT_ATTEMPTS = _STANDARD.max_attempts
 DEFAULT_BACKOFF = Exponential(_STANDARD.base_delay, max_delay=_STANDARD.max_delay)
 _LONGEST_KEY = 500
-_LONGEST_DELAY = 1e9  # seconds: thirty years, which every provider can write as a time
+_LONGEST_DELAY = 1e9  # seconds: thirty years, which every provider can represent as a time
 
 
 def read_backoff(text: object) -> Backoff:
@@ -46,12 +46,12 @@ def _read_backoff(text: str) -> Backoff:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Unique:
-    """Keeps a job from being added while another one has its key.
+    """Prevents a job from being added while another job holds its key.
 
     Args:
         key: what must be unique in the queue.
-        within: seconds for which the key is taken, whatever becomes of the job. Without it, the
-            key is free again as soon as the job has completed or failed.
+        within: seconds for which the key is taken, independent of the job's outcome. Without it,
+            the key is free once the job has completed or failed.
     """
 
     key: str
@@ -82,7 +82,7 @@ class JobOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class CheckedOptions:
-    """The same, checked and complete."""
+    """The options, checked and complete."""
 
     attempts: int = DEFAULT_ATTEMPTS
     backoff: Backoff | None = None
@@ -104,7 +104,7 @@ def check_options(given: Mapping[str, Any], where: str) -> CheckedOptions:
     """Options as they were given, checked.
 
     Raises:
-        InvalidJobError: names the place, the option and what was given.
+        InvalidJobError: names the place, the option and the given value.
     """
     try:
         return check_defaults(given, where)
@@ -116,7 +116,7 @@ def check_defaults(given: Mapping[str, Any], where: str) -> CheckedOptions:
     """``check_options`` for options of no particular job.
 
     Raises:
-        ConfigurationError: names the place, the option and what was given.
+        ConfigurationError: names the place, the option and the given value.
     """
     unknown = sorted(set(given) - _KNOWN)
     if unknown:
@@ -173,8 +173,8 @@ _PROVIDERS = ("memory", "sqlite", *_ON_REDIS, "rabbitmq", "sqs", "kafka")
 def own_options(given: Mapping[str, Any], provider: str) -> Mapping[str, Any]:
     """The ``provider_options`` for one provider.
 
-    They are given as such, ``{"lifo": True}``, or for several providers by their names,
-    ``{"redis": {"lifo": True}, "sqs": {…}}``, of which each takes its own.
+    Either the options themselves, ``{"lifo": True}``, or options by provider name, ``{"redis":
+    {"lifo": True}, "sqs": {…}}``, of which each provider takes its own.
     """
     if not all(name in _PROVIDERS and isinstance(one, Mapping) for name, one in given.items()):
         return given
@@ -201,7 +201,7 @@ def _delay(given: Seconds | datetime | None, what: str) -> float | datetime:
 
 
 def check_delay(delay: float, given: object, what: str) -> float:
-    """A delay in seconds that every provider can write as a time.
+    """Check that every provider can represent a delay as a time.
 
     Raises:
         ConfigurationError: it is too long.
@@ -238,7 +238,7 @@ def check_id(job_id: object, where: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsupported:
-    """An option that the provider cannot honor, and that was left out."""
+    """An option that the provider does not support and that was left out."""
 
     queue: str
     option: str
@@ -247,4 +247,4 @@ class Unsupported:
 
 
 OnUnsupported: TypeAlias = Callable[[Unsupported], object]
-"""What ``on_unsupported=`` takes."""
+"""The type of ``on_unsupported=``."""

@@ -1,7 +1,7 @@
-"""Runs handlers in processes of their own: for work that keeps a processor busy.
+"""Runs handlers in child processes, for CPU-bound work.
 
-A process runs one job at a time and is used again. One that dies is a failed attempt of its job,
-and is replaced. A job that takes too long, or whose worker stops, is ended with its process.
+A process runs one job at a time and is reused. If it dies, the attempt of its job fails and the
+process is replaced. If a job times out or its worker stops, its process is killed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Answer: TypeAlias = tuple[str, Any]
 
 
 class JobProcessError(JobError):
-    """A handler failed in its process in a way that its exception could not be brought over, or
-    the process died."""
+    """A handler failed in its process with an exception that could not be transferred, or the
+    process died."""
 
     description = "Look at the message, and at what the process has logged."
     code = "PROCESS"
@@ -38,14 +38,14 @@ class JobProcessError(JobError):
 
 
 class Processes:
-    """The processes of one worker. Started when they are needed, at most one a running job."""
+    """The processes of one worker. Started on demand, at most one per running job."""
 
     def __init__(self) -> None:
         self._idle: list[Child] = []
         self._all: set[Child] = set()
 
     async def run(self, function: JobFunction, job: ActiveJob[Any]) -> Any:
-        """Run a function for a job; what it returns, or raises.
+        """Run a function for a job; return its result or raise its error.
 
         Raises:
             JobProcessError: the process died.
@@ -56,7 +56,7 @@ class Processes:
         except _Raised as raised:
             self._idle.append(child)
             raise raised.error from None
-        except BaseException:  # it died, or nobody waits for it any more
+        except BaseException:  # it died, or its caller no longer waits
             self._end(child)
             raise
         self._idle.append(child)
@@ -67,7 +67,7 @@ class Processes:
             child = self._idle.pop()
             if child.alive:
                 return child
-            self._end(child)  # it died while it had nothing to do: no job's fault
+            self._end(child)  # it died while idle, which is not the fault of a job
         return None
 
     def _start(self) -> Child:
@@ -88,10 +88,10 @@ class Processes:
 
 
 def reference(function: JobFunction) -> str:
-    """Where another process finds a function: ``module:name``.
+    """The import path of a function for another process: ``module:name``.
 
     Raises:
-        ConfigurationError: it is not a function of a module that can be found by its name.
+        ConfigurationError: it is not a module-level function.
     """
     inner = inspect.unwrap(function.function)
     module, name = getattr(inner, "__module__", None), getattr(inner, "__qualname__", "")
@@ -105,7 +105,7 @@ def reference(function: JobFunction) -> str:
 
 
 class _Raised(Exception):
-    """What a handler raised in its process."""
+    """An exception of a handler, transferred from its process."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -134,7 +134,7 @@ def _answer(encoded: bytes) -> Answer:
     try:
         return cast("Answer", pickle.loads(encoded))
     except Exception as error:
-        raise JobProcessError(f"the process answered what cannot be read: {error}") from error
+        raise JobProcessError(f"the process sent an unreadable answer: {error}") from error
 
 
 # -- in the other process --------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def _serve(parent: Parent) -> None:
         where, fields = pickle.loads(parent.receive())
         try:
             answer = pickle.dumps(("result", _call(parent, where, fields)))
-        except BaseException as error:  # noqa: BLE001 - it is the worker that decides
+        except BaseException as error:  # noqa: BLE001 - the worker decides about errors
             answer = _pickled(error)
         parent.send(answer)
 
@@ -166,7 +166,7 @@ def _call(parent: Parent, where: str, fields: dict[str, Any]) -> Any:
 
     result = asyncio.run(run())
     if result is not None:
-        encode_json(result, "what the handler returned")  # here, where the error is understood
+        encode_json(result, "what the handler returned")  # here, where the error can be reported
     return result
 
 
@@ -187,7 +187,7 @@ def _as_function(target: Any) -> JobFunction:
 
 
 def _pickled(error: BaseException) -> bytes:
-    """An exception that the worker can raise again; its text, if it cannot be brought over."""
+    """An exception that the worker can raise again; its text, if it cannot be pickled."""
     if isinstance(error, Exception):
         with contextlib.suppress(Exception):  # exceptions need not be picklable
             encoded = pickle.dumps(("error", error))

@@ -1,4 +1,4 @@
-"""Where jobs are kept: any transport, given by itself, by its URL, or made for each queue."""
+"""Job providers: any transport, given as an object, by its URL, or created for each queue."""
 
 from __future__ import annotations
 
@@ -48,28 +48,28 @@ from matador.transports.memory import MemoryTransport, shared_memory
 T = TypeVar("T")
 
 ProviderFactory: TypeAlias = Callable[[str], "Transport | str"]
-"""Makes the provider of a queue from the queue's name."""
+"""Creates the provider of a queue from the queue's name."""
 
 ProviderLike: TypeAlias = "JobProvider | Transport | str | ProviderFactory"
-"""What ``provider=`` takes."""
+"""The type of ``provider=``."""
 
 _MEMORY = "memory://"
 
 
 class JobProvider(Connection):
-    """A transport that keeps jobs. Queues and workers may share one.
+    """A transport that stores jobs. Queues and workers may share one.
 
-    Connected when it is first used. A transport that was given belongs to whoever gave it: it is
-    disconnected only on request. One that was made from a URL is disconnected with its last user.
-    In memory, all queues and workers of an event loop share one.
+    It connects on first use. A transport object belongs to the caller: it is disconnected only on
+    request. A transport made from a URL is disconnected with its last user. In memory, all queues
+    and workers of an event loop share one.
 
     Args:
         transport: a transport, or its URL.
         owned: whether the transport is disconnected with its last user. None: if it was made from
             a URL.
-        priorities: whether queues on RabbitMQ have priorities. RabbitMQ replicates no such queue,
-            so jobs are kept in a quorum queue, without priorities, unless asked otherwise. A queue
-            that exists stays as it is. Elsewhere this changes nothing.
+        priorities: whether queues on RabbitMQ have priorities. RabbitMQ does not replicate such
+            queues, so by default jobs are stored in a quorum queue without priorities. An existing
+            queue stays unchanged. No effect on other brokers.
 
     Raises:
         ConfigurationError: it is neither a transport nor a URL.
@@ -92,7 +92,7 @@ class JobProvider(Connection):
         self._stored: tuple[Transport, JobStoring] | None = None
 
     def another(self) -> JobProvider:
-        super().another()  # checks whether there can be another one
+        super().another()  # raises if no other connection is possible
         return type(self)(self._given, owned=self._made_with[2], priorities=self._priorities)
 
     def __repr__(self) -> str:
@@ -106,12 +106,12 @@ class JobProvider(Connection):
         url = str(self._given)
         try:
             return shared_memory(url)
-        except RuntimeError:  # no event loop: one like it, to see what it can do
+        except RuntimeError:  # no event loop: a temporary one, for its capabilities
             return MemoryTransport.from_url(url)
 
     @property
     def store(self) -> JobStoring:
-        """Where the transport keeps jobs."""
+        """The job store of the transport."""
         transport = self.transport
         if self._stored is None or self._stored[0] is not transport:
             self._stored = transport, _store(transport, self._priorities)
@@ -119,7 +119,7 @@ class JobProvider(Connection):
 
     @property
     def capabilities(self) -> JobCapabilities:
-        """What it can do with jobs."""
+        """The job features that it supports."""
         return self.store.job_capabilities
 
 
@@ -141,7 +141,7 @@ def providers_with(ability: str) -> str:
 def unsupported(
     where: str, provider: str, ability: str, what: str, queue: str
 ) -> JobsUnsupportedError:
-    """The error for what a provider cannot do. It names those that can."""
+    """The error for an unsupported feature. It names the providers that support it."""
     able = providers_with(ability)
     lack, do = f"cannot {what}", "can"
     if ability == "results":
@@ -152,10 +152,10 @@ def unsupported(
 
 
 def provider_for(given: ProviderLike | None, queue: str, where: str) -> JobProvider:
-    """The provider that ``provider=`` means.
+    """The provider for a value of ``provider=``.
 
     Raises:
-        ConfigurationError: nothing that could be one.
+        ConfigurationError: it is not a valid provider.
     """
     if given is None:
         return JobProvider(_MEMORY)
@@ -164,7 +164,7 @@ def provider_for(given: ProviderLike | None, queue: str, where: str) -> JobProvi
     if isinstance(given, str | Transport):
         try:
             return JobProvider(given)
-        except ConfigurationError as error:  # without the address: it may be a password
+        except ConfigurationError as error:  # without the address, which may contain a password
             raise ConfigurationError(f"{where} provider: {error}") from None
     if callable(given):
         return provider_for(given(queue), queue, where)
@@ -177,7 +177,7 @@ def provider_for(given: ProviderLike | None, queue: str, where: str) -> JobProvi
 def another_provider(
     used: JobProvider, given: ProviderLike | None, queue: str, where: str
 ) -> JobProvider:
-    """The provider that ``provider=`` means, for another event loop than that of ``used``.
+    """The provider for a value of ``provider=``, for another event loop than that of ``used``.
 
     Raises:
         LifecycleError: it is a transport object, which is connected.
@@ -187,7 +187,7 @@ def another_provider(
 
 
 def _on_bullmq(given: Transport | str) -> Transport | str:
-    """The URL of the transport that keeps jobs: on Redis a job is a BullMQ job."""
+    """The URL of the transport that stores jobs: on Redis, a job is a BullMQ job."""
     if not isinstance(given, str):
         return given
     scheme, separator, rest = given.partition("://")
@@ -204,7 +204,7 @@ def _store(transport: Transport, priorities: bool) -> JobStoring:
 
 
 async def calling(call: Awaitable[T], queue: str, job_id: str | None = None) -> T:
-    """Await a call of the provider. What it raises is a ``JobError``."""
+    """Await a call of the provider. Its errors become a ``JobError``."""
     try:
         return await call
     except MatadorError as error:
@@ -213,7 +213,7 @@ async def calling(call: Awaitable[T], queue: str, job_id: str | None = None) -> 
 
 
 def job_error(error: MatadorError, queue: str, job_id: str | None = None) -> JobError | Any:
-    """An error of a transport as one of jobs, which it causes."""
+    """Wrap an error of a transport in a ``JobError``."""
     if isinstance(error, JobError | ConfigurationError | UnsupportedError):
         return error
     if isinstance(error, UnstorableError):
@@ -229,16 +229,16 @@ def job_error(error: MatadorError, queue: str, job_id: str | None = None) -> Job
 # -- jobs as messages ------------------------------------------------------------------------------
 
 NAMESPACE = "jobs"
-"""Queues of jobs are in it on transports that have namespaces: ``jobs.emails``."""
+"""The namespace of job queues on transports with namespaces: ``jobs.emails``."""
 
 
 _HEADERS, _ORDERING_KEY = "headers", "ordering_key"
-"""The ``provider_options`` of brokers of messages."""
+"""The ``provider_options`` of message brokers."""
 
 
 class MessageJobs:
-    """Implements ``JobStoring`` as far as messages go: jobs are sent, run, retried and kept among
-    the dead letters when they have failed. What else there is to know of a job, nobody stores."""
+    """Implements ``JobStoring`` on brokers that only store messages: jobs are sent, run and
+    retried, and failed jobs are kept as dead letters. No other job state is stored."""
 
     def __init__(self, transport: Transport, *, priorities: bool = False) -> None:
         self._transport = transport
@@ -266,13 +266,13 @@ class MessageJobs:
         return topology.full_name(queue)
 
     def topology(self, queue: str) -> Topology:
-        """What a queue of jobs needs."""
+        """The topology of a job queue."""
         transport = self._transport
         own = isinstance(transport, JobNaming)
         return transport.job_topology(queue) if own else job_topology(queue, self._priorities)
 
     async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """Nobody knows whether an id is taken."""
+        """Does not detect duplicate ids."""
         outcomes: list[MatadorError | None] = [None] * len(jobs)
         messages: dict[int, Message] = {}
         for index, job in enumerate(jobs):
@@ -286,7 +286,7 @@ class MessageJobs:
         return outcomes
 
     def _with_options(self, job: Message) -> Message:
-        """The message of a job as its ``provider_options`` say.
+        """The message of a job with its ``provider_options`` applied.
 
         Raises:
             UnstorableError: there is no such option here, or its value is wrong.
@@ -341,7 +341,7 @@ class MessageJobs:
         )
 
     async def retry_job(self, queue: str, job_id: str) -> None:
-        """Looks through the dead letters."""
+        """Searches the dead letters."""
         outcomes = await self.retry_jobs(queue, {job_id})
         if job_id not in outcomes:
             raise JobNotFoundError(
@@ -352,10 +352,10 @@ class MessageJobs:
             raise error
 
     async def retry_jobs(self, queue: str, ids: Collection[str]) -> dict[str, MatadorError | None]:
-        """``retry_job`` for many, in one pass over the dead letters. For each that was found: None,
-        or why it could not be sent again."""
+        """``retry_job`` for many, in one pass over the dead letters. For each job found: None, or
+        the error."""
         letters = self._letters(queue, "retry a failed job")
-        # All are looked at before one is taken: some brokers hold what is being looked at.
+        # Browse all before taking one: some brokers hold messages while they are browsed.
         found = {letter.id: letter async for letter in letters if letter.id in ids}
         outcomes: dict[str, MatadorError | None] = {}
         for letter in found.values():
@@ -383,7 +383,7 @@ class MessageJobs:
         self._cannot(queue, "cancel", "cancel a job by its id")
 
     async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
-        """Nobody keeps it. The worker's listeners are told all the same."""
+        """Progress is not stored. The worker's listeners are notified nevertheless."""
 
     async def pause_jobs(self, queue: str) -> None:
         self._cannot(queue, "pause", "pause a queue for all workers (worker.pause() pauses one)")
@@ -392,7 +392,7 @@ class MessageJobs:
         self._cannot(queue, "pause", "pause a queue for all workers (worker.resume() resumes one)")
 
     async def delete_jobs(self, queue: str) -> None:
-        """What workers hold is not deleted."""
+        """Does not delete jobs in flight."""
         if not isinstance(self._transport, Purging):
             self._cannot(queue, "delete", "delete a queue")
         await self._transport.purge(queue)
@@ -419,7 +419,7 @@ def job_topology(queue: str, priorities: bool = False) -> Topology:
 
 
 def jobs_topology(provider: JobProvider, queue: str) -> Topology:
-    """The queue of a provider, and that of its failed jobs, by their full names."""
+    """The queue of a provider and its failed jobs, by their full names."""
     store = provider.store
     if isinstance(store, MessageJobs):
         return store.topology(queue)

@@ -1,4 +1,4 @@
-"""``Queue``: adds jobs, and says what has become of them."""
+"""``Queue``: adds jobs and reports their state."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ _LAST_SENDS = 1.0  # seconds for the broker at the end of an event loop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """How many jobs of a queue are in which state.
+    """The number of jobs in each state.
 
-    ``unknown`` names the states whose number the provider does not tell: it is 0 here.
+    ``unknown`` names the states whose number the provider does not report; it is 0 here.
     """
 
     waiting: int
@@ -105,16 +105,16 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueHealth:
-    """Raw figures of a queue; whether they are good, the reader decides.
+    """Raw figures of a queue, without a verdict.
 
     Attributes:
-        active_workers: how many consume it now; None: the provider does not know. On Kafka, the
-            workers of one process are one.
+        active_workers: the number of consumers; None: the provider does not know. On Kafka, the
+            workers of one process count as one.
         depth: jobs that wait, delayed ones included; None: the provider does not know all of them.
         error_rate: failed jobs of all finished ones, from 0 to 1; None: the provider does not know.
         completed: jobs that completed, as far as the provider remembers; None: it does not.
-        failed: jobs that failed for good, as far as the provider remembers; None: it does not.
-        paused: no worker gets a job.
+        failed: jobs that failed permanently, as far as the provider remembers; None: it does not.
+        paused: whether no worker gets a job.
     """
 
     active_workers: int | None
@@ -134,12 +134,12 @@ class Queue(JobService):
             makes one from the name. None: in memory, shared by all queues of this event loop.
         job_id: makes the id of a job from its name and data. None: a UUID.
         default_options: options for all jobs; those of ``add`` win.
-        on_unsupported: called for each option that the provider cannot honor.
-        hooks: what is told about the jobs that are added: ``matador.observe.Journal("journal/")``,
-            or ``Hooks`` of your own.
-        retry, timeout, idempotent, deduplication: what workers that are made with this queue,
-            ``Worker(queue)``, do unless they say otherwise. See ``Worker``.
-        connect_timeout: seconds for which the first connection is tried again.
+        on_unsupported: called for each option that the provider does not support.
+        hooks: called for jobs that are added: ``matador.observe.Journal("journal/")``, or ``Hooks``
+            of your own.
+        retry, timeout, idempotent, deduplication: the defaults of workers made with this queue,
+            ``Worker(queue)``. See ``Worker``.
+        connect_timeout: seconds for which to retry the first connection.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -186,7 +186,7 @@ class Queue(JobService):
         self._declared: dict[str, DeclaredJob[..., Any]] = {}
         self._functions: dict[str | None, JobFunction] = {}
         self.receiving = ReceivingOptions(retry, timeout, idempotent, deduplication, where=where)
-        """What workers that are made with this queue do unless they say otherwise."""
+        """The defaults of workers made with this queue."""
 
     @property
     def name(self) -> str:
@@ -199,7 +199,7 @@ class Queue(JobService):
     # -- life -------------------------------------------------------------------------------------
 
     async def open(self) -> JobProvider:
-        """Connect, and make the queue if it is not there. Done on first use as well.
+        """Connect, and create the queue if it does not exist. Also done on first use.
 
         Example:
             >>> provider = await queue.open()
@@ -220,13 +220,13 @@ class Queue(JobService):
             self._at_loop_end = await AtLoopEnd.of(self._loop_ended)
 
     async def _loop_ended(self) -> None:
-        """The event loop ends, and nobody has shut the queue down in it."""
-        await self.shutdown(_LAST_SENDS, disconnect=True)  # no other loop can use what is here
+        """Close when the event loop ends without a shutdown."""
+        await self.shutdown(_LAST_SENDS, disconnect=True)  # no other loop can use these objects
 
     async def shutdown(self, timeout: Seconds | None = None, *, disconnect: bool = False) -> None:
-        """Send what is on its way, and let go of the provider. Idempotent.
+        """Finish sends in flight and release the provider. Idempotent.
 
-        ``disconnect``: disconnect the provider even if it was given, and others may use it.
+        ``disconnect``: disconnect the provider even if the caller gave it and others may use it.
 
         Example:
             >>> await queue.shutdown(timeout=5)
@@ -245,7 +245,7 @@ class Queue(JobService):
 
     @property
     def provider(self) -> JobProvider:
-        """Where the jobs are kept."""
+        """The provider of the jobs."""
         return self._provider
 
     def provider_here(self) -> JobProvider:
@@ -255,14 +255,14 @@ class Queue(JobService):
     def here(self) -> Queue:
         """The queue for this event loop: itself, or a copy if another loop uses it.
 
-        Every method that is awaited is one of that queue. A copy has a connection of its own, which
-        ends with the loop.
+        Every awaited method runs on that queue. A copy has its own connection, which ends with the
+        loop.
         """
         if self._is_in_own_loop:
             return self
         try:
             loop = get_running_loop()
-        except RuntimeError:  # a tool looks at it, before anything runs
+        except RuntimeError:  # a tool inspects it before anything runs
             return self
         if self._loop is loop:
             return self
@@ -271,7 +271,7 @@ class Queue(JobService):
             if loop in self._copies:
                 return self._copies[loop]
             if self._owner is None or self._owner is loop or self._owner.is_closed():
-                if self._loop is not None:  # closed without giving its tasks and streams an end
+                if self._loop is not None:  # closed without ending its tasks and generators
                     self._begin_anew()
                     self._provider = another_provider(
                         self._provider, self._given, self._name, self._where
@@ -310,7 +310,8 @@ class Queue(JobService):
         async def carry(exchange: str | None, jobs: Sequence[Message]) -> Sequence[Any]:
             return [1 if error is None else error for error in await store.add_jobs(jobs)]
 
-        # In a group of transports a job is a message, and the group says which of them stored it.
+        # In a group of transports, a job is a message, and the group reports which transport stored
+        # it.
         grouped = isinstance(transport, Choosing)
         self._open_outbox(transport, recovery=NO_BUFFER, carry=None if grouped else carry)
 
@@ -334,7 +335,7 @@ class Queue(JobService):
 
     @property
     def capabilities(self) -> JobCapabilities:
-        """What the provider can do."""
+        """The features of the provider."""
         return self.provider.capabilities
 
     # -- adding -----------------------------------------------------------------------------------
@@ -349,11 +350,11 @@ class Queue(JobService):
     ) -> Job[Any]:
         """Add a job, and return it once it is safely stored.
 
-        A job whose ``unique`` key is taken is not added: the one that has the key is returned. If
-        that one ends meanwhile, the job is added after all.
+        A job whose ``unique`` key is taken is not added: the job that holds the key is returned. If
+        that job ends meanwhile, the new job is added.
 
         Args:
-            name: which handler is to run it.
+            name: selects the handler.
             data: what the handler needs: anything that can be written as JSON.
             job_id: an id of your own, unique in the queue.
             **options: see ``JobOptions``.
@@ -362,7 +363,7 @@ class Queue(JobService):
             InvalidJobError: an argument is wrong, or the data cannot be written as JSON.
             DuplicateJobError: there is a job with this id.
             UniqueJobError: the job that took the key for a while (``Unique(within=…)``) is gone.
-            JobProviderError: it could not be stored, or nobody knows whether it was.
+            JobProviderError: it could not be stored, or the outcome is unknown.
 
         Example:
             >>> job = await queue.add("welcome", {"to": "ada@example.com"}, attempts=5, delay=60)
@@ -379,7 +380,7 @@ class Queue(JobService):
     async def _added(
         self, outbox: Outbox, message: Message, job: Job[Any], outcome: int | MatadorError
     ) -> Job[Any]:
-        """The job, or the one that has its unique key, after a first attempt to store it."""
+        """The job, or the job that holds its unique key, after a first attempt to store it."""
         tries = 0
         while not isinstance(outcome, int):
             if not isinstance(outcome, UniqueJobError) or outcome.job_id is None:
@@ -387,7 +388,8 @@ class Queue(JobService):
             found = await self.get(outcome.job_id)
             if found is not None:
                 return found
-            # It has gone meanwhile, and its key is free by now, unless it is kept for a while.
+            # That job has ended meanwhile, and its key is free now, unless it is taken for a fixed
+            # time.
             tries += 1
             if (tries > 1 and names.UNIQUE_FOR in message.headers) or tries > _UNIQUE_TRIES:
                 raise job_error(outcome, self._name, job.id)
@@ -400,11 +402,11 @@ class Queue(JobService):
     ) -> builtins.list[Job[Any]]:
         """Add jobs, given as pairs of name and data, in as few round trips as possible.
 
-        Where a ``unique`` key is taken, the job that has it is returned, as by ``add``.
+        If a ``unique`` key is taken, the job that holds it is returned, as by ``add``.
 
         Raises:
             InvalidJobError: an argument is wrong; nothing was stored.
-            JobsNotAddedError: some could not be stored. Its ``errors`` say which, and why.
+            JobsNotAddedError: some could not be stored. Its ``errors`` has the reasons.
 
         Example:
             >>> people = ["ada@example.com", "alan@example.com"]
@@ -448,7 +450,7 @@ class Queue(JobService):
         )
 
     def _id(self, job_id: object, call: str) -> str:
-        """The id of a job, of which some may have been added by other programs."""
+        """Check the id of a job, which another program may have added."""
         if isinstance(job_id, str) and lone_surrogate(job_id) is None:
             return job_id
         raise InvalidJobError(f"{self._where} {call}: job_id must be a string, got {job_id!r:.100}")
@@ -459,7 +461,8 @@ class Queue(JobService):
         count: int,
         add: Callable[[Mapping[str, Any]], Awaitable[T]],
     ) -> T:
-        """Add jobs, surrounded by hooks, with the metadata that hooks have for all of them."""
+        """Add jobs, between the ``on_send_enter`` and ``on_send_exit`` hooks, with the metadata of
+        hooks."""
         hooks, activity = self._hooks, self._activity
         activity.enqueuing += 1
         try:
@@ -482,12 +485,12 @@ class Queue(JobService):
             activity.finished_enqueuing()
 
     def _with(self, metadata: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Options with the metadata of hooks; what the user gives wins."""
+        """Options with the metadata of hooks; the user's values win."""
         if not metadata:
             return options
         given = {**self._defaults, **options}.get("metadata")
         if given is not None and not isinstance(given, Mapping):
-            return options  # an error, which the maker of jobs reports
+            return options  # an invalid value, which ``JobMaker`` reports
         own = cast("Mapping[str, Any]", given or {})
         return {**options, "metadata": {**metadata, **own}}
 
@@ -500,11 +503,11 @@ class Queue(JobService):
     async def add_stored(
         self, jobs: Sequence[StoredJob], once: Once
     ) -> builtins.list[JobError | None]:
-        """Add jobs of the lake again; for each None, or why it was not stored. Used by replays.
+        """Add jobs of the lake again; for each, None or the error. Used by replays.
 
-        One that was added under this id before counts as stored: for good where the transport
-        knows what it has stored (``capabilities.once``), elsewhere as long as the provider knows
-        the job.
+        A job that was added under this id before counts as stored: permanently if the transport
+        records stored ids (``capabilities.once``), otherwise for as long as the provider knows the
+        job.
         """
         outbox, now = await self._ready(), self._clock.time()
         parcels = [self._parcel(stored_message(self._full_name, one, now)) for one in jobs]
@@ -520,7 +523,7 @@ class Queue(JobService):
 
     @property
     def declared(self) -> Mapping[str | None, JobFunction]:
-        """What ``@queue.job`` has declared, by name."""
+        """The jobs declared with ``@queue.job``, by name."""
         return self._functions
 
     def read_result(self, name: str, result: Any) -> Any:
@@ -577,8 +580,8 @@ class Queue(JobService):
         """Declare a function as a job of this queue: ``@queue.job`` or ``@queue.job(attempts=5)``.
 
         Its parameters are the data of the job, and what it returns is the result. A parameter of
-        the type ``ActiveJob`` or ``Context``, in any place, gets the job; who adds the job does not
-        give it.
+        the type ``ActiveJob`` or ``Context``, in any place, gets the job; callers of ``add`` do not
+        pass it.
 
         With ``cron`` or ``every``, workers of the queue add the job by themselves. The schedule is
         stored, or changed, when a ``Worker(queue)`` starts, under the key ``@`` and the name of the
@@ -586,9 +589,9 @@ class Queue(JobService):
 
         Args:
             name: the name of the job. None: that of the function, with dashes.
-            timeout: seconds that an attempt may take.
-            idempotent: whether it may run again for the same job. None: as the worker says.
-            cron, every, timezone: when it recurs. See ``schedule``.
+            timeout: the time limit of an attempt in seconds.
+            idempotent: whether it may run again for the same job. None: the worker decides.
+            cron, every, timezone: the recurrence. See ``schedule``.
             **options: see ``JobOptions``.
 
         Raises:
@@ -612,7 +615,7 @@ class Queue(JobService):
         self._declared[job.name] = job
         self._functions[job.name] = job.as_function
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     async def get(self, job_id: str) -> Job[Any] | None:
         """The job with that id, or None.
@@ -644,7 +647,8 @@ class Queue(JobService):
     async def list(
         self, status: JobStatus = "waiting", limit: int = 100, *, skip: int = 0
     ) -> builtins.list[Job[Any]]:
-        """Jobs in one state: finished ones the latest first, others as they would run.
+        """Jobs in one state: finished ones with the latest first, others in the order in which they
+        would run.
 
         Raises:
             JobsUnsupportedError: the provider cannot list them.
@@ -669,7 +673,7 @@ class Queue(JobService):
         return [self._named_as_here(job_from(record)) for record in records]
 
     async def stats(self) -> QueueStats:
-        """How many jobs are in which state.
+        """The number of jobs in each state.
 
         Example:
             >>> (await queue.stats()).waiting
@@ -727,7 +731,7 @@ class Queue(JobService):
 
     @property
     def reader(self) -> JobReader:
-        """Reads its stored jobs."""
+        """The reader of its stored jobs."""
         return JobReader(self._check_edited)
 
     def _check_edited(self, name: str, data: Any) -> None:
@@ -738,7 +742,7 @@ class Queue(JobService):
     # -- changing ---------------------------------------------------------------------------------
 
     async def retry(self, job_id: str) -> None:
-        """Have a failed job run again, with all its attempts.
+        """Run a failed job again, with all its attempts.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -752,10 +756,10 @@ class Queue(JobService):
         await calling(store.retry_job(queue, self._id(job_id, "retry")), self._name, job_id)
 
     async def remove(self, job_id: str) -> None:
-        """Remove a job that nobody is running.
+        """Remove a job that is not active.
 
         A job of a chain or a group that waits for it fails. On Redis, the jobs that it waits for
-        itself are removed with it; elsewhere they run.
+        are removed, too; with other providers, they run.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -782,16 +786,17 @@ class Queue(JobService):
     async def cancel(self, job_id: str, reason: str = "") -> bool:
         """Remove a job that waits or is delayed, and cancel one that runs, in any process.
 
-        A running job fails at once with a ``JobCanceledError``, and does not run again by itself.
-        Its worker notices within about two seconds: an async function is cancelled, a child process
-        is killed, and in a thread ``job.lease_lost`` becomes true. Whatever it still returns is
-        ignored. Steps that it has completed stay done.
+        A running job fails at once with a ``JobCanceledError``, and is not retried. Its worker
+        notices within about two seconds: an async function is canceled, a child process is killed,
+        and in a thread ``job.lease_lost`` becomes true. Its result is ignored. Completed steps stay
+        completed.
 
         Returns: False if the job was finished already.
 
         Raises:
             JobNotFoundError: there is no such job.
-            JobsUnsupportedError: the provider cannot do that; the error names those that can.
+            JobsUnsupportedError: the provider does not support it; the error names providers that
+                do.
 
         Example:
             >>> await queue.cancel(job_id, "the order was withdrawn")
@@ -803,12 +808,12 @@ class Queue(JobService):
         return await calling(store.cancel_job(queue, id_, text), self._name, job_id)
 
     def unsupported(self, ability: str, what: str) -> JobsUnsupportedError:
-        """The error for what the provider cannot do. It names the providers that can."""
+        """The error for an unsupported feature. It names the providers that support it."""
         provider = self.provider.transport.name
         return unsupported(self._where, provider, ability, what, self._name)
 
     async def pause(self) -> None:
-        """Have no worker get a job until ``resume``. Jobs that run go on.
+        """Stop delivering jobs to any worker until ``resume``. Running jobs continue.
 
         Example:
             >>> await queue.pause()
@@ -884,11 +889,11 @@ class Queue(JobService):
         missed: Missed = "one",
         **options: Unpack[JobOptions],
     ) -> Schedule:
-        """Add a job again and again, by a cron expression or at an interval.
+        """Add a job repeatedly, by a cron expression or at an interval.
 
         A schedule with the same key is replaced. Its next time stays if ``cron``, ``every`` and
-        ``timezone`` are the same, so that a program can do this each time it starts. However many
-        workers there are, each time brings one job.
+        ``timezone`` are the same, so that a program can call this on each start. Each occurrence
+        adds one job, however many workers there are.
 
         Args:
             key: unique in the queue.
@@ -896,10 +901,10 @@ class Queue(JobService):
             data: their data. That of a declared job is checked; see ``DeclaredJob.schedule``.
             cron: five fields, like ``0 7 * * mon-fri``, six with seconds first, or ``@hourly``,
                 ``@daily``, ``@weekly``, ``@monthly``, ``@yearly``.
-            every: seconds between two jobs. The first one comes at once.
-            timezone: in which the cron expression is meant.
-            missed: what becomes of times at which no worker ran: ``one`` job for all of them, one
-                for ``all`` of them each, or ``skip``.
+            every: seconds between two jobs. The first job is added at once.
+            timezone: the time zone of the cron expression.
+            missed: what to do about occurrences while no worker ran: ``one`` job for all of them,
+                one for ``all`` of them each, or ``skip``.
             **options: see ``JobOptions``, but no delay.
 
         Raises:
@@ -925,13 +930,13 @@ class Queue(JobService):
             raise InvalidJobError(str(error)) from None
         if options.get("delay") or options.get("unique"):
             raise InvalidJobError(f"{where}: a schedule has neither delay nor unique")
-        given = {**options, "delay": None, "unique": None}  # whatever the defaults of the queue say
+        given = {**options, "delay": None, "unique": None}  # overrides the defaults of the queue
         message, _ = self._maker.make(name, data, key, given)
         keeping = keep_schedule(store, queue, key, message, recurrence, now)
         return schedule_from(await calling(keeping, self._name))
 
     def _check_declared(self, key: str, name: object, data: Any, where: str) -> None:
-        """Check what is scheduled against the jobs that the queue declares, if it does."""
+        """Check a schedule against the declared jobs of the queue, if there are any."""
         check_name(name, where, f"await {{job}}.schedule({key!r}, cron=…).add(…)")
         if not self._declared:
             return
@@ -977,11 +982,11 @@ class Queue(JobService):
 
     @property
     def recurs(self) -> bool:
-        """Does it declare recurring jobs?"""
+        """Whether it declares recurring jobs."""
         return any(job.recurrence is not None for job in self._declared.values())
 
     async def schedules(self) -> builtins.list[Schedule]:
-        """All recurring jobs, by the time when they are due next.
+        """All recurring jobs, ordered by when they are due next.
 
         Example:
             >>> [(one.key, one.next_at) for one in await queue.schedules()]
@@ -1021,7 +1026,7 @@ class Queue(JobService):
         return self._named_as_here(job_from(record))
 
     async def pause_schedule(self, key: str, *, paused: bool = True) -> Schedule:
-        """Have a schedule add no jobs until it is resumed, with ``paused=False``.
+        """Pause a schedule until it is resumed with ``paused=False``.
 
         It stays paused if a program declares it again with the same times.
 
@@ -1134,7 +1139,7 @@ class SyncQueue(Blocking[Queue]):
     pause_schedule = blocking(Queue.pause_schedule)
 
     def handle(self, job_id: str) -> SyncJobHandle[Any]:
-        """A job that was added, from its stored id. Nothing is looked up yet.
+        """A handle for an added job, from its stored id. Does not connect.
 
         Example:
             >>> queue.sync().handle(job_id).result(timeout=5)

@@ -1,4 +1,4 @@
-"""Recurring jobs: schedules as users see them, and the task of a worker that fires them."""
+"""Recurring jobs: the public view of schedules, and the task of a worker that fires them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from matador.transports.kit.jobs import split_body
 
 log = logging.getLogger("matador.jobs")
 
-_LONGEST_SLEEP = 1.0  # seconds until a schedule that others have stored is noticed
+_LONGEST_SLEEP = 1.0  # seconds until a schedule stored by another process is noticed
 _SHORTEST_SLEEP = 0.005
 
 
@@ -37,8 +37,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         data: their data.
         cron: the cron expression, if there is one.
         every: seconds between two jobs, if there is no cron expression.
-        timezone: in which the cron expression is meant.
-        missed: what becomes of times at which no worker ran.
+        timezone: the time zone of the cron expression.
+        missed: what to do about occurrences while no worker ran.
         next_at: when the next job is due; None while it is paused.
         paused: it adds no jobs. See ``Queue.pause_schedule``.
         metadata: of the jobs it adds.
@@ -58,7 +58,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence:
-    """When a job is due, again and again, as it was given."""
+    """A recurrence as given by the user."""
 
     cron: str | None = None
     every: Seconds | None = None
@@ -66,10 +66,10 @@ class Recurrence:
     missed: Missed = "one"
 
     def checked(self, where: str, now: float) -> CheckedRecurrence:
-        """The same, checked.
+        """The recurrence, checked.
 
         Raises:
-            ConfigurationError: it makes no sense.
+            ConfigurationError: the recurrence is invalid.
         """
         cron = None if self.cron is None else cron_expression(self.cron, where)
         every = optional_seconds(self.every, f"{where}: every")
@@ -79,7 +79,7 @@ class Recurrence:
 
 
 class CheckedRecurrence(NamedTuple):
-    """When a job is due, again and again."""
+    """A valid recurrence."""
 
     cron: str | None
     every: float | None
@@ -88,7 +88,7 @@ class CheckedRecurrence(NamedTuple):
 
 
 DECLARED = "@"
-"""What the keys of schedules begin with that a decorator declares: the name of the job follows."""
+"""The prefix of the keys of declared schedules; the name of the job follows."""
 
 
 async def keep_schedule(
@@ -99,9 +99,9 @@ async def keep_schedule(
     recurrence: CheckedRecurrence,
     now: float,
 ) -> JobSchedule:
-    """Store a schedule, instead of the one with its key if there is one.
+    """Store a schedule. It replaces a schedule with the same key.
 
-    Its next time stays if it is due at the same times as before.
+    The next time stays if the recurrence is unchanged.
     """
     stored = JobSchedule(
         key=key,
@@ -123,7 +123,7 @@ async def keep_schedule(
 
 
 _OF_ONE = (names.ID, names.CREATED_AT)
-"""Headers that every job of a schedule has its own of."""
+"""Headers that differ for each job of a schedule."""
 
 
 def _same_times(one: JobSchedule, other: JobSchedule) -> bool:
@@ -132,7 +132,7 @@ def _same_times(one: JobSchedule, other: JobSchedule) -> bool:
 
 
 def schedule_from(stored: JobSchedule) -> Schedule:
-    """A schedule from what its provider has of it."""
+    """A schedule from its provider's record."""
     data, metadata = split_body(stored.body)
     return Schedule(
         key=stored.key,
@@ -150,18 +150,18 @@ def schedule_from(stored: JobSchedule) -> Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduler:
-    """Adds the jobs of a queue's schedules, beside any number of others who do the same.
+    """Adds the jobs of a queue's schedules. Any number of workers may run one.
 
-    Each looks at what is due, and the provider lets one of them fire. The id of a job names its
+    Each polls for due schedules, and the provider lets one of them fire. The id of a job names its
     schedule and its time.
 
     Attributes:
         store: has the schedules.
         queue: the full name of the queue.
-        clock: where time comes from.
+        clock: the source of time.
         error_backoff: seconds to wait after an error.
-        failed: told of each error.
-        added: told of the jobs that were added.
+        failed: called for each error.
+        added: called for added jobs.
     """
 
     store: JobScheduling
@@ -172,12 +172,12 @@ class Scheduler:
     added: Callable[[Sequence[Message]], Awaitable[None]]
 
     async def run(self) -> None:
-        """Fire schedules until it is cancelled. What is being fired then is fired, or is not."""
+        """Fire schedules until canceled. Each fire is atomic."""
         while True:
             try:
                 pause = await self.fire()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may do better
-                self._note(error, "the schedules were not looked at")
+            except Exception as error:  # noqa: BLE001 - the next poll may succeed
+                self._note(error, "the schedules could not be read")
                 pause = self.error_backoff
             await sleep(self.clock, pause)
 
@@ -186,7 +186,7 @@ class Scheduler:
         log.warning("queue %s: %s: %s", self.queue, what, error)
 
     async def fire(self) -> float:
-        """Fire what is due; seconds until something may be due again."""
+        """Fire due schedules; return the seconds until the next one may be due."""
         soonest = self.clock.time() + _LONGEST_SLEEP
         for schedule in await self.store.list_schedules(self.queue):
             now = self.clock.time()
@@ -201,7 +201,7 @@ class Scheduler:
         return max(_SHORTEST_SLEEP, soonest - self.clock.time())
 
     async def _fire(self, schedule: JobSchedule, now: float) -> float:
-        """Add the jobs that are due; when the next one is."""
+        """Add the due jobs; return when the next one is due."""
         times, next_at = due_times(schedule, now)
         ids = [f"repeat.{schedule.key}.{round(time * 1000)}" for time in times]
         jobs = [schedule_message(self.queue, schedule, one, now) for one in ids]

@@ -1,4 +1,4 @@
-"""What queues and workers of jobs have in common: a provider, and events."""
+"""The base of queues and workers of jobs: a provider and events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from matador.transports.credentials import without_secrets
 log = logging.getLogger("matador.jobs")
 
 Listener: TypeAlias = Callable[[Any], object]
-"""Gets the event. Sync, or async: then it runs in a task of its own."""
+"""Receives the event. If it is async, it runs in a separate task."""
 
 _MOST_UNREAD = 10_000
 _ABILITIES = {
@@ -47,16 +47,16 @@ _ABILITIES = {
     "remove_on_fail": "keep",
     "job_id": "unique_ids",
 }
-"""The abilities of providers that options need, if they have another name."""
+"""The capabilities that options need, if their names differ."""
 _INSTEAD = {"job_id": "a job is added again if its id is taken"}
-"""What happens where an option is not supported, if it is not just ignored."""
+"""What happens if an option is not supported, other than ignoring it."""
 
 
 def check_queue_name(name: object, kind: str, argument: str) -> None:
     """Check the name of a queue.
 
     Raises:
-        ConfigurationError: it is not one; an address, say.
+        ConfigurationError: it is not a name, but an address, for example.
     """
     if not isinstance(name, str) or not name.strip():
         either = "a Queue or " if kind == "Worker" else ""
@@ -74,7 +74,7 @@ def check_queue_name(name: object, kind: str, argument: str) -> None:
 
 @dataclass(frozen=True, slots=True, init=False)
 class ReceivingOptions:
-    """What a worker does with its jobs, as far as it is said here. See ``Worker``."""
+    """The options of a worker that were given. See ``Worker``."""
 
     retry: RetryPolicy | None
     timeout: float | None
@@ -110,7 +110,7 @@ class ReceivingOptions:
         )
 
     def otherwise(self, others: ReceivingOptions, where: str) -> ReceivingOptions:
-        """These, and those of ``others`` where nothing is said."""
+        """These options, with those of ``others`` as defaults."""
         return ReceivingOptions(
             others.retry if self.retry is None else self.retry,
             others.timeout if self.timeout is None else self.timeout,
@@ -124,9 +124,9 @@ class JobService(Service):
     """A queue or a worker of jobs.
 
     Args:
-        where: what it is, for errors and logs.
+        where: its description for errors and logs.
         queue: the name of the queue.
-        provider: where jobs are kept.
+        provider: the provider of the jobs.
         on_unsupported: called for each option that the provider cannot honor.
         hooks, connect_timeout: see ``Service``.
     """
@@ -189,7 +189,7 @@ class JobService(Service):
             await self._connection.close(self, deadline, disconnect=self._disconnects)
 
     def _report_unsupported(self, option: str, value: Any, provider: str) -> None:
-        """Say that an option is left out: in the log once, and to the callback each time."""
+        """Report that an option is left out: once in the log, and each time to the callback."""
         able = providers_with(_ABILITIES.get(option, option))
         text = (
             f"{self._where} the provider {provider!r} does not support {option!r}: "
@@ -206,7 +206,7 @@ class JobService(Service):
                 log.exception("%s on_unsupported raised an error", self._where)
 
     async def _tell_sent(self, jobs: Sequence[Message], transport: str) -> None:
-        """Count jobs that were stored without the outbox, and tell hooks."""
+        """Count jobs that were stored without the outbox, and report them to hooks."""
         self._counters.sent += len(jobs)
         if self._hooks.sent is not None and jobs:
             told = self._hooks.sent([sent_fact(one, self._name, transport) for one in jobs])
@@ -218,10 +218,11 @@ class JobService(Service):
     def on(self, event: EventName, listener: Listener) -> None:
         """Call ``listener`` with each event of that name.
 
-        What it raises is logged, and is an ``error`` event. It affects no job.
+        An exception of the listener is logged and becomes an ``error`` event. It does not affect
+        jobs.
 
         Raises:
-            ConfigurationError: no such event, or nothing that can be called.
+            ConfigurationError: there is no such event, or the listener is not callable.
 
         Example:
             >>> worker.on("failed", lambda event: print(event.job_id, event.error))
@@ -229,7 +230,7 @@ class JobService(Service):
         self._listen(event, listener)
 
     def once(self, event: EventName, listener: Listener) -> None:
-        """``on``, for the next event of that name alone.
+        """Like ``on``, but only for the next event of that name.
 
         Example:
             >>> queue.once("drained", lambda event: print("all done"))
@@ -237,7 +238,7 @@ class JobService(Service):
         self._listen(event, listener, once=True)
 
     def off(self, event: EventName, listener: Listener) -> None:
-        """Call ``listener`` no more. One that was not added is ignored.
+        """Remove ``listener``. Ignores one that was not added.
 
         Example:
             >>> worker.off("failed", listener)
@@ -283,11 +284,11 @@ class JobService(Service):
             del self._listeners[event]
 
     def _is_heard(self) -> bool:
-        """Is anybody listening to anything?"""
+        """Whether there are any listeners."""
         return bool(self._listeners or self._streams)
 
     def _heard(self) -> None:
-        """Somebody listens to events from now on."""
+        """Called when the first listener is added."""
 
     def _provider_failed(self, error: BaseException) -> None:
         self._emit("error", QueueErrored(queue=self._name, error=error))
@@ -298,7 +299,7 @@ class JobService(Service):
             self._provider_failed(state.error)
 
     def _emit(self, event: EventName, value: Any) -> None:
-        """Tell all listeners. Returns at once, and never raises."""
+        """Call all listeners. Returns at once and never raises."""
         self._stream(value)
         for entry in list(self._listeners.get(event, ())):
             listener, once = entry
@@ -315,7 +316,7 @@ class JobService(Service):
                 self._listener_failed(event, error)
 
     def tell(self, event: EventName, value: Any) -> None:
-        """Tell all listeners of an event at a worker that was made with this queue."""
+        """Pass an event of a worker made with this queue to all listeners."""
         self._emit(event, value)
 
     def _stream(self, value: Any) -> None:
@@ -338,8 +339,8 @@ class JobService(Service):
             self._emit("error", QueueErrored(queue=self._name, error=error))
 
     async def shutdown(self, timeout: Seconds | None = None, *, disconnect: bool = False) -> None:
-        """``Service.shutdown``; with ``disconnect``, the provider is disconnected even if it was
-        given, and others may use it."""
+        """``Service.shutdown``; with ``disconnect``, the provider is disconnected even if the
+        caller gave it and others may use it."""
         self._listening.discard(asyncio.current_task())  # a listener does not wait for itself
         self._disconnects = self._disconnects or disconnect
         await super().shutdown(timeout)
@@ -350,7 +351,7 @@ class JobService(Service):
             limit = min(deadline.left, self._shutdown_options.grace)
             _, late = await asyncio.wait(listening, timeout=limit)
             for task in late:
-                log.warning("%s a listener has not finished, and is cancelled", self._where)
+                log.warning("%s a listener has not finished and is canceled", self._where)
                 task.cancel()
         self._stream(None)
         self._streams.clear()

@@ -1,4 +1,4 @@
-"""Jobs as a way in: what a delivery says of its job, which function runs it, and where."""
+"""Jobs as a way in: decodes the job of a delivery and runs its function."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ _UNSAID = (DEFAULT_BACKOFF, Exponential(DEFAULT_BACKOFF.delay))  # the second on
 
 
 class JobRetries:
-    """Which retry policy decides about a job.
+    """Chooses the retry policy of a job.
 
-    What the job says: ``attempts`` and ``backoff``. A job that was added with the defaults leaves
-    it to the policy of its worker, if that has one.
+    The ``attempts`` and ``backoff`` of the job apply. If a job was added with the defaults, the
+    policy of its worker applies, if it has one.
     """
 
     def __init__(self, given: RetryPolicy | None) -> None:
         self._given = given
         self.max_deliveries = (given or StandardRetryPolicy()).max_deliveries
-        """Which delivery of a job that never had an outcome is refused."""
+        """The number of deliveries without an outcome after which a job is refused."""
 
     def policy(self, job: JobWork) -> RetryPolicy:
         """The policy for a job."""
@@ -86,12 +86,12 @@ class JobRetries:
         )
 
     def max_attempts(self, headers: Headers) -> int:
-        """After how many attempts the job with these headers fails."""
+        """The maximum number of attempts of a job with these headers."""
         attempts = max(1, whole(headers, names.MAX_ATTEMPTS, 1))
         return self.max_attempts_of(attempts, read_backoff(headers.get(names.BACKOFF)))
 
     def max_attempts_of(self, attempts: int, backoff: Backoff) -> int:
-        """After how many attempts a job that was added with these options fails."""
+        """The maximum number of attempts of a job added with these options."""
         return getattr(self._given_for(attempts, backoff), "max_attempts", attempts)
 
     def _given_for(self, attempts: int, backoff: Backoff) -> RetryPolicy | None:
@@ -100,11 +100,11 @@ class JobRetries:
         return self._given
 
 
-_LOOK = 1.0  # seconds between two looks at whether running jobs were canceled
+_LOOK = 1.0  # seconds between polls for canceled jobs
 
 
 class _Running:
-    """A job that runs, in a task of the event loop or in a thread."""
+    """A running job, in a task of the event loop or in a thread."""
 
     __slots__ = ("active", "error", "looked_at", "task", "work")
 
@@ -126,16 +126,16 @@ class _Running:
 
 
 class RunningJobs:
-    """The jobs that a worker runs, and a look now and then at whether one was canceled.
+    """The running jobs of a worker. Polls for canceled ones.
 
-    Whoever cancels a job makes it a failed one. So nothing that happens here can run it again; this
-    is only so that it ends soon.
+    Canceling a job already makes it a failed job in the provider, so it cannot run again. This
+    class only ends its handler soon.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._running: set[_Running] = set()
-        self._settled: dict[int, Receipt] = {}  # held, so that no other one gets its id
+        self._settled: dict[int, Receipt] = {}  # referenced, so that its id is not reused
 
     async def run(self, work: JobWork, call: Awaitable[Any]) -> Any:
         """Await the handler of a job, until it is canceled.
@@ -164,7 +164,7 @@ class RunningJobs:
         active: ActiveJob[Any],
         run: Callable[[ActiveJob[Any]], Any],
     ) -> Callable[[ActiveJob[Any]], Any]:
-        """A function for a thread, which cannot be ended: what it returns is ignored if the job was
+        """A function for a thread, which cannot be stopped: its result is ignored if the job was
         canceled meanwhile."""
         one = _Running(work, None, active)
         self._running.add(one)
@@ -181,24 +181,24 @@ class RunningJobs:
         return call
 
     def settled(self, delivery: Delivery) -> bool:
-        """Was the job of this delivery canceled, and so settled?"""
+        """Whether the job of this delivery was canceled, which settled it."""
         return self._settled.pop(id(delivery.receipt), None) is not None
 
     async def watch(
         self, find: Callable[[Sequence[str]], Awaitable[Sequence[JobRecord | None]]]
     ) -> None:
-        """Cancel the handlers of canceled jobs, until this is cancelled itself."""
+        """Cancel the handlers of canceled jobs until this task is canceled."""
         while True:
             await asyncio.sleep(_LOOK)
             long = [one for one in self._running if one.looked_at and one.error is None]
             for one in self._running:
-                one.looked_at = True  # most jobs are done before the next look
+                one.looked_at = True  # most jobs end before the next poll
             if not long:
                 continue
             try:
                 records = await find([one.work.id for one in long])
-            except Exception as error:  # noqa: BLE001 - the next look may do better
-                log.debug("could not look whether running jobs were canceled: %s", error)
+            except Exception as error:  # noqa: BLE001 - the next poll may succeed
+                log.debug("could not check whether running jobs were canceled: %s", error)
                 continue
             for one, record in zip(long, records, strict=True):
                 if record is not None and was_canceled(record.status, record.error):
@@ -218,15 +218,15 @@ class JobWay(WayIn):
     """Runs the jobs of a queue.
 
     Attributes:
-        queue: the name of the queue, as users know it.
+        queue: the short name of the queue.
         routes: by the names of the jobs; ``None``: for all others.
-        store: where the jobs are kept.
+        store: the job store.
         transport: its name.
-        leases: tells a job that it was lost; None: jobs have no leases.
-        events: tells the worker's listeners.
+        leases: reports lost leases to jobs; None: jobs have no leases.
+        events: notifies the worker's listeners.
         retries: chooses the retry policy of a job.
-        clock: where time comes from.
-        processes: runs handlers in processes; None: they run here.
+        clock: the source of time.
+        processes: runs handlers in child processes; None: they run in this process.
         running: the jobs that run, to be canceled; None: the provider cannot cancel jobs.
         sender: adds a job to the same queue.
     """
@@ -244,7 +244,7 @@ class JobWay(WayIn):
     sender: Callable[..., Awaitable[Any]]
 
     def __post_init__(self) -> None:
-        self._loop = asyncio.get_running_loop()  # asked for once: it costs a system call
+        self._loop = asyncio.get_running_loop()  # stored, because asking costs a system call
         self._can = self.store.job_capabilities
         self._others = self.routes.get(None)
         self.open = self._opened
@@ -270,7 +270,7 @@ class JobWay(WayIn):
 
     def _opened(self, work: JobWork) -> Refusal | None:
         if INTO in work.delivery.headers:
-            return None  # the data is complete once the results of other jobs are there
+            return None  # the data is complete once the results of other jobs are available
         route = cast("JobRoute", work.route)
         try:
             work.data = _decoded(route.function, work.encoded)
@@ -310,7 +310,7 @@ class JobWay(WayIn):
         return await run(await self._complete(work, active))
 
     async def _complete(self, work: JobWork, active: ActiveJob[Any]) -> ActiveJob[Any]:
-        """The job of a flow with the results that it has waited for.
+        """The job of a flow with the results that it waited for.
 
         Raises:
             StoreUnavailableError: the store does not answer; nothing has run yet.
@@ -420,7 +420,7 @@ class JobWay(WayIn):
 
     def letter(self, letter: DeadLetter, delivery: Delivery) -> Settlement | None:
         if self.running is not None and self.running.settled(delivery):
-            return None  # it is among the failed jobs already, and this delivery is no longer ours
+            return None  # it is already a failed job, and this delivery is no longer in flight
         return letter
 
     def dead_letters(self, queue: str, kind: RefusalKind) -> DeadLetterKind | None:
@@ -434,7 +434,7 @@ class JobWay(WayIn):
         key = dedup.key_of(work.id if named else None, work.encoded, lambda: self.keyed(work))
         return f"{work.delivery.receipt.queue}:{key}"
 
-    # -- tell -------------------------------------------------------------------------------------
+    # -- describe ---------------------------------------------------------------------------------
 
     def fact(self, work: JobWork) -> Received:
         properties, headers = work.delivery.properties, work.delivery.headers
@@ -475,7 +475,7 @@ def _decoded(function: JobFunction, data: bytes) -> Any:
     """
     try:
         return function.decode(data)
-    except Exception as error:  # a validator of the user's may raise anything
+    except Exception as error:  # a user's validator may raise anything
         raise InvalidJobError(f"invalid data: {error_text(error, SHORT_TEXT)}") from error
 
 

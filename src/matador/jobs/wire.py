@@ -1,4 +1,4 @@
-"""Jobs as messages: how one is written to be added, and what a delivery says of the job in it."""
+"""Jobs as messages: encodes jobs to add, and decodes the job of a delivery."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from matador.transports.clock import Clock, SystemClock
 from matador.transports.kit.jobs import DEFAULT_NAME, job_body, split_body, whole
 
 MOST_ERROR = 2000
-"""How many characters of an error travel with a job."""
+"""The maximum length of the error text stored with a job."""
 
 PRIORITY = "priority"
-"""The option of a ``Sent`` fact for the priority of a job, which is no header."""
+"""The option of a ``Sent`` fact for the priority of a job, which is not a header."""
 
 _FACTS = frozenset((names.ID, names.NAME, names.CREATED_AT, names.DUE_AT))
 
 # -- new jobs --------------------------------------------------------------------------------------
 
-# Which ability an option needs, and what it is once it is left out.
+# The capability that an option needs, and its value when it is left out.
 _NEEDS: dict[str, tuple[str, Any]] = {
     "delay": ("delays", 0.0),
     "priority": ("priorities", None),
@@ -73,16 +73,16 @@ def new_id(now: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMaker:
-    """Makes the jobs of one queue: checked, and within what the provider can do.
+    """Creates the jobs of one queue: validated, with the options that the provider supports.
 
     Attributes:
-        queue, full_name: the name of the queue, as users know it and as the provider does.
+        queue, full_name: the short name of the queue, and its name in the provider.
         where: the queue, for errors.
         defaults: options for all jobs.
         make_id: makes ids; None: they are UUIDs.
-        can, provider: what the provider can do, and its name.
-        report: told of each option that the provider cannot honor.
-        clock: where time comes from.
+        can, provider: the features of the provider, and its name.
+        report: called for each option that the provider does not support.
+        clock: the source of time.
     """
 
     queue: str
@@ -148,7 +148,7 @@ class JobMaker:
         return message, job
 
     def _supported(self, options: CheckedOptions) -> CheckedOptions:
-        """The options that the provider can honor. The others are warned about and left out."""
+        """The options that the provider supports. The others are left out with a warning."""
         can, lacking = self.can, dict[str, Any]()
         for name, (ability, nothing) in _NEEDS.items():
             value = getattr(options, name)
@@ -166,7 +166,7 @@ class JobMaker:
         return replace(options, **lacking) if lacking else options
 
     def _always(self, option: str) -> Keep | None:
-        """What a provider does with finished jobs that cannot be told how long to keep them."""
+        """The fixed retention of a provider that has no option for it."""
         if option == "keep_completed":
             return KEEP_NONE
         return KEEP_ALL if option == "keep_failed" and self.can.dead_letters else None
@@ -231,7 +231,7 @@ def _headers(job_id: str, name: str, options: CheckedOptions, now: float) -> dic
 
 
 def sent_fact(message: Message, queue: str, transport: str) -> Sent:
-    """What hooks are told of a job that was stored. ``queue``: its name, as users know it."""
+    """The fact about a job that was stored. ``queue``: its short name."""
     headers = message.headers
     data, metadata = split_body(message.body)
     due = whole(headers, names.DUE_AT)
@@ -252,7 +252,7 @@ def sent_fact(message: Message, queue: str, transport: str) -> Sent:
 
 
 def correlation_id_of(headers: Mapping[str, str | int]) -> str | None:
-    """What the sender gave to trace the job."""
+    """The sender's id to trace related messages."""
     found = headers.get(names.CORRELATION_ID)
     return None if found is None else str(found)
 
@@ -266,13 +266,13 @@ def canceled_text(reason: str) -> str:
 
 
 def was_canceled(status: JobStatus, error: str | None) -> bool:
-    """Has a job failed because it was canceled?"""
+    """Whether a job failed because it was canceled."""
     if status != "failed" or error is None:
         return False
     return error == _CANCELED or error.startswith(f"{_CANCELED}: ")
 
 
-# -- jobs that were recorded once, and are added again ---------------------------------------------
+# -- adding recorded jobs again ---------------------------------------------
 
 _KEPT = (
     *(names.BACKOFF, names.CONCURRENCY_KEY, names.CORRELATION_ID),
@@ -281,7 +281,7 @@ _KEPT = (
 
 
 class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job to be added again, under an id that stays the same however often that is tried.
+    """A job to be added again, under an id that is the same in every attempt.
 
     ``data`` is JSON; ``options`` are those of its record, as text.
     """
@@ -296,7 +296,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
 def stored_message(queue: str, job: StoredJob, now: float) -> Message:
     """The message of a job that is added again now.
 
-    It runs at once, belongs to no flow, and takes no unique key: it is another job.
+    It runs at once, belongs to no flow, and takes no unique key: it is a separate job.
     """
     options = job.options
     headers: dict[str, str | int] = {
@@ -325,17 +325,17 @@ NO_ROUTE = Route(handler="")
 
 
 class JobWork(Work, gc=False, kw_only=True):
-    """A job that was read. ``attempt`` counts the attempts that a crash has ended, too.
+    """A decoded job. ``attempt`` includes attempts that ended in a crash.
 
     Attributes:
-        name: which function runs it.
+        name: selects the function.
         encoded: its data, as JSON.
-        data: the same in the type that the function takes; None until the results of a flow are
-            there.
-        metadata: what was added beside the data.
-        max_attempts, backoff: when it is tried again, as it was added.
+        data: its data in the type that the function takes; None until the results of a flow are
+            available.
+        metadata: the sender's data for debugging.
+        max_attempts, backoff: the options it was added with.
         error: the message of the last error.
-        created_at: when it was added; if nobody knows, ``received_at``.
+        created_at: when it was added; ``received_at`` if unknown.
         received_at: when it arrived.
     """
 
@@ -351,7 +351,7 @@ class JobWork(Work, gc=False, kw_only=True):
 
     @property
     def due_at(self) -> float:
-        """When this attempt could have begun; if nobody knows, ``received_at``."""
+        """When this attempt was due; ``received_at`` if unknown."""
         headers = self.delivery.headers
         if self.attempt > 1:
             return whole(headers, names.RETRY_AT) / 1000 or self.received_at
@@ -363,7 +363,7 @@ def received(delivery: Delivery, now: float) -> JobWork:
     headers, receipt = delivery.headers, delivery.receipt
     encoded, metadata = split_body(delivery.body)
     error = headers.get(names.ERROR)
-    lost = max(0, receipt.delivery_count - 1)  # nobody said what came of these
+    lost = max(0, receipt.delivery_count - 1)  # the outcomes of these are unknown
     return JobWork(
         delivery,
         NO_ROUTE,
@@ -381,7 +381,7 @@ def received(delivery: Delivery, now: float) -> JobWork:
 
 
 def successor(work: JobWork, failure: Failure, now: float) -> Message:
-    """The message of a job that failed: to wait for its next attempt, or to be kept as failed."""
+    """The message of a failed job: for its next attempt, or to be kept as a failed job."""
     error, decision, delivery = failure.error, failure.decision, work.delivery
     headers: dict[str, Any] = {
         **delivery.headers,

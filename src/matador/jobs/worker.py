@@ -68,7 +68,7 @@ log = logging.getLogger("matador.jobs")
 
 Executor: TypeAlias = Literal["async", "thread", "process"]
 """Where handlers run. ``async``: async ones in the event loop, sync ones in threads. ``thread``:
-all in threads. ``process``: in processes of their own, for work that keeps a processor busy."""
+all in threads. ``process``: in child processes, for CPU-bound work."""
 EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 _QUIET = 0.05  # seconds without a job after which a queue counts as drained
@@ -86,17 +86,17 @@ class Worker(JobService):
             declares with ``@queue.job``.
         provider: see ``Queue``. Not with a ``Queue``.
         concurrency: how many jobs run at once.
-        batch_size: how many jobs are fetched at once at most. None: as many as there is room for.
-        poll_interval: seconds to leave the queue alone once it was found empty. None: a new job
-            is fetched as soon as the provider says so.
+        batch_size: the maximum number of jobs per fetch. None: as many as there are free slots.
+        poll_interval: seconds between polls of an empty queue. None: a new job is fetched as soon
+            as the provider announces it.
         error_backoff: seconds to wait after an error of the provider.
         executor: where handlers run.
-        timeout: seconds that an attempt may take. What runs in a thread cannot be ended: it is
-            waited for, and a warning is logged.
-        idempotent: whether a job may run again: after a crash or a timeout (``yes``, if nothing
-            else is said), from the step where it stopped (``resumable``), only after an error it
-            raised (``unknown``), or never (``no``). ``@queue.job(idempotent=...)`` decides for its
-            own jobs.
+        timeout: the time limit of an attempt in seconds. A handler in a thread cannot be stopped:
+            the worker waits for it and logs a warning.
+        idempotent: whether a job may run again: after a crash or a timeout (``yes``, the default),
+            from the step where it stopped (``resumable``), only after an error it raised
+            (``unknown``), or never (``no``). ``@queue.job(idempotent=...)`` overrides it for
+            declared jobs.
         retry, timeout, idempotent, deduplication: None: those of the ``Queue``, if there is one.
         retry: the retry policy of jobs that were added with the default ``attempts`` and
             ``backoff``. Its ``max_deliveries`` counts for all jobs. None: the standard policy.
@@ -107,11 +107,11 @@ class Worker(JobService):
         rate_limit: how many jobs start in how many seconds, over all workers of the queue.
         concurrency_per_key: how many jobs with one ``concurrency_key`` run at once, over all
             workers of the queue. Give all workers the same limits.
-        on_unsupported: called for each limit that the provider cannot honor. None: that of the
+        on_unsupported: called for each limit that the provider does not support. None: that of the
             ``Queue``, if there is one.
-        hooks: what is told about each attempt: ``matador.observe.Journal``, or ``Hooks`` of your
-            own. None: those of the ``Queue``, if there is one.
-        connect_timeout: seconds for which the first connection is tried again.
+        hooks: called for each attempt: ``matador.observe.Journal``, or ``Hooks`` of your own. None:
+            those of the ``Queue``, if there is one.
+        connect_timeout: seconds for which to retry the first connection.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -228,17 +228,17 @@ class Worker(JobService):
 
     @property
     def provider(self) -> JobProvider | None:
-        """Where the jobs are kept; None before the first start."""
+        """The provider of the jobs; None before the first start."""
         return self._provider if self._connection is not None else None
 
     # -- life -------------------------------------------------------------------------------------
 
     async def shutdown(self, timeout: Seconds | None = None, *, disconnect: bool = False) -> None:
-        """Stop receiving, wait for jobs that run, and let go of the provider. Idempotent.
+        """Stop receiving, wait for running jobs, and release the provider. Idempotent.
 
-        After ``timeout`` seconds (default: 30) jobs that still run are cancelled and given back:
-        they run again, and the attempt does not count. ``timeout=0`` does so at once.
-        ``disconnect``: disconnect the provider even if it was given, and others may use it.
+        After ``timeout`` seconds (default: 30) running jobs are canceled and given back: they run
+        again, and the attempt does not count. ``timeout=0`` does so at once. ``disconnect``:
+        disconnect the provider even if the caller gave it and others may use it.
 
         Example:
             >>> await worker.shutdown(timeout=10)
@@ -256,7 +256,7 @@ class Worker(JobService):
         Args:
             timeout: seconds to wait for jobs that run.
             finish_active: False: do not wait for them at all.
-            disconnect: disconnect the provider even if it was given, and others may use it.
+            disconnect: disconnect the provider even if the caller gave it and others may use it.
 
         Example:
             >>> await worker.close(timeout=10, finish_active=False)
@@ -353,7 +353,7 @@ class Worker(JobService):
             self._scheduling = asyncio.create_task(scheduler.run(), name="matador-schedules")
 
     async def _keep_schedules(self, queue: Queue, store: JobStoring, full_name: str) -> None:
-        """Store what the queue declares to recur; remove what it does not declare any more."""
+        """Store the declared schedules of the queue; remove those that are no longer declared."""
         if isinstance(store, JobScheduling) and store.job_capabilities.schedules:
             await queue.keep_declared(store, full_name, self._provider)
         elif queue.recurs:
@@ -362,7 +362,7 @@ class Worker(JobService):
     async def _sender(
         self, name: str, data: Any = None, *, correlation_id: str | None = None, **options: Any
     ) -> Job[Any]:
-        """What ``job.send`` does: adds a job to the same queue."""
+        """Implements ``job.send``: adds a job to the same queue."""
         if self._shared is not None:
             queue = self._shared
         else:
@@ -404,9 +404,9 @@ class Worker(JobService):
             self._heard()
 
     def _heard(self) -> None:
-        self._hooks.also_tell(self._events)  # not before: facts cost time
+        self._hooks.also_tell(self._events)  # only now, because facts cost time
 
-    # -- what tools look at ------------------------------------------------------------------------
+    # -- for tools ------------------------------------------------------------------------
 
     @property
     def dead_letters(self) -> FailedJobs:
@@ -416,7 +416,7 @@ class Worker(JobService):
 
         async def ready() -> None:
             self._check_loop()
-            _ = self.transport  # or it says that it has not been started
+            _ = self.transport  # otherwise raise that it has not been started
 
         return FailedJobs(provider, self._name, reader, self._clock, ready, forget)
 
@@ -491,7 +491,7 @@ class Worker(JobService):
                 subscription.set_limits(supported)
 
     async def pause(self) -> None:
-        """Receive no job until ``resume``. Jobs that run go on. Other workers are not affected.
+        """Receive no jobs until ``resume``. Running jobs continue. Other workers are not affected.
 
         Example:
             >>> await worker.pause()
@@ -535,7 +535,7 @@ class Worker(JobService):
         return subscription
 
     def _supported_limits(self) -> JobLimits:
-        """The limits that the provider can honor. The others are warned about and left out."""
+        """The limits that the provider supports. The others are left out with a warning."""
         can, rate, per_key = self._provider.capabilities, self._limits.rate, self._limits.per_key
         report, provider = self._report_unsupported, self._provider.transport.name
         if rate is not None and not can.rate_limit:
@@ -549,7 +549,7 @@ class Worker(JobService):
 
 @dataclass(kw_only=True, eq=False)
 class JobSubscription:
-    """A subscription with what a worker of jobs adds: batches, intervals, errors, ``drained``."""
+    """A subscription with the features of a job worker: batches, intervals, errors, ``drained``."""
 
     inner: Subscription
     batch_size: int | None
@@ -561,7 +561,7 @@ class JobSubscription:
     _quiet: asyncio.TimerHandle | None = None
 
     def set_limits(self, limits: JobLimits) -> None:
-        """See ``JobLimiting``. Providers that declare no limits are given none."""
+        """Providers that declare no limits are given none."""
         if isinstance(self.inner, JobLimiting):
             self.inner.set_limits(limits)
 
@@ -574,7 +574,7 @@ class JobSubscription:
         return self.inner.active
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """Errors are told and waited out here."""
+        """Reports errors to listeners and backs off."""
         if self.batch_size is not None:
             limit = min(limit, self.batch_size)
         while True:
@@ -583,7 +583,7 @@ class JobSubscription:
             try:
                 async with look:
                     found = await self.inner.receive(limit)
-            except Exception as error:  # noqa: BLE001 - told, and tried again
+            except Exception as error:  # noqa: BLE001 - reported and retried
                 if look.expired():
                     await asyncio.sleep(self.poll_interval or 0)
                     continue

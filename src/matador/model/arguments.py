@@ -1,8 +1,8 @@
 """Arguments that are objects, checked where they are given: one table for all classes.
 
-What is not what it should be would fail later, in the middle of a message. The error names the
-argument and shows what to write instead. Objects are known by what they can do, so that users'
-own ones pass.
+Without this check, a wrong argument would fail later, while a message is handled. The error names
+the argument and shows what to write instead. Objects are recognized by their attributes, so that
+user-defined classes pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from matador.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What an argument must be.
+    """The requirements for an argument.
 
     Attributes:
         what: in words.

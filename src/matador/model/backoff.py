@@ -9,8 +9,8 @@ from matador.errors import ConfigurationError
 from matador.model.options import Seconds, one_of, seconds, set_fields, whole_number
 
 BackoffStrategy: TypeAlias = Literal["immediate", "linear", "exponential"]
-"""At once, then each time after the base delay; 1, 2, 3 … times the base delay; 1, 2, 4 … times, or
-by another multiplier."""
+"""``immediate``: the first attempt at once, the others after the base delay. ``linear``: 1, 2, 3 …
+times the base delay. ``exponential``: 1, 2, 4 … times, or by another multiplier."""
 
 _LARGEST = 1000
 
@@ -23,7 +23,7 @@ class ReconnectBackoff:
         strategy: how the delays grow.
         base_delay: seconds before the second attempt.
         max_delay: the maximum delay in seconds.
-        multiplier: exponential delays: each is so many times as long as the one before.
+        multiplier: the factor between exponential delays.
         jitter: the random share of each delay, from 0 to 1, so that a thousand workers do not
             reconnect in the same instant. With 1, a delay is anything from 0 to its full length.
         max_attempts: attempts to restore a lost connection; 0: no limit.
@@ -76,7 +76,7 @@ class ReconnectBackoff:
         return min(self._grown(attempt), self.max_delay) * (1.0 - self.jitter * random)
 
     def gives_up(self, attempt: int) -> bool:
-        """Was the failed attempt with that number, starting at 1, the last one?"""
+        """Whether the failed attempt with that number, starting at 1, was the last one."""
         return 0 < self.max_attempts <= attempt
 
     def _grown(self, attempt: int) -> float:

@@ -34,7 +34,7 @@ class Capabilities:
         browse: stored messages can be read without consuming them (``Browsing``).
         purge: a queue can be emptied (``Purging``).
         depth: the number of waiting messages is known (``Measuring``).
-        pause: a queue can be paused for all who receive from it (``QueuePausing``).
+        pause: a queue can be paused for all consumers (``QueuePausing``).
         replay: finished messages of a queue with a retention can be read again (``Replaying``).
         once: a message sent again with the same id is not stored again (``Deduplicating``).
         properties: the fields of ``Message.properties`` that it transmits.

@@ -21,7 +21,7 @@ class EventType:
     """A type of event: its key, description, payload type and aliases.
 
     ``metadata`` is added to every envelope. It overrides universal metadata; a send overrides it.
-    With a ``metadata_type``, what results is checked against that type.
+    With a ``metadata_type``, the merged metadata is checked against that type.
     """
 
     key: str
@@ -104,7 +104,7 @@ def event(
 
 
 def is_event(payload: type[Any]) -> bool:
-    """Is the class itself decorated with ``@event``?"""
+    """Whether the class itself is decorated with ``@event``."""
     return _mark_of(payload) is not None
 
 

@@ -17,7 +17,7 @@ from matador.errors import ConfigurationError
 from matador.model.options import LONGEST, Seconds, optional_seconds, whole_number
 
 JobStatus: TypeAlias = Literal["waiting", "delayed", "active", "completed", "failed"]
-"""The five states of a job. What a provider calls otherwise is ``waiting``."""
+"""The five states of a job. Any other state of a provider counts as ``waiting``."""
 
 JOB_STATUSES: tuple[JobStatus, ...] = get_args(JobStatus)
 
@@ -31,13 +31,14 @@ DUE_AT = "job.dueAt"
 """Milliseconds since the epoch, in jobs that were added with a delay."""
 
 RETRY_AT = "job.retryAt"
-"""Milliseconds since the epoch: when the next attempt is due. Absent: nobody knows."""
+"""Milliseconds since the epoch: when the next attempt is due. Absent: unknown."""
 
 ATTEMPTS = "job.attempts"
 """How many attempts have ended so far. Absent: none."""
 
 BACKOFF = "job.backoff"
-"""``fixed:1000`` or ``exponential:1000``, in milliseconds, with ``:300000`` for a longest wait."""
+"""``fixed:1000`` or ``exponential:1000``, in milliseconds, with ``:300000`` for the maximum delay.
+"""
 
 ERROR = "job.error"
 """The message of the last error."""
@@ -50,11 +51,11 @@ PROVIDER_OPTIONS = "job.providerOptions"
 
 KEEP_COMPLETED = "job.keepCompleted"
 KEEP_FAILED = "job.keepFailed"
-"""What ``Keep.text`` says. Absent: completed jobs are kept as ``KEEP_AN_HOUR`` says, failed ones
+"""The value of ``Keep.text``. Absent: completed jobs are kept as ``KEEP_AN_HOUR`` says, failed ones
 until they are removed."""
 
 CORRELATION_ID = "job.correlationId"
-"""What the sender gave to trace the job."""
+"""The sender's data to trace the job."""
 
 PARENT = "job.parent"
 """The id of the job in the same queue that waits for this one."""
@@ -63,18 +64,18 @@ CHILDREN = "job.children"
 """How many jobs this one waits for."""
 
 CONCURRENCY_KEY = "job.concurrencyKey"
-"""The key of which only so many jobs run at once, if a worker says so."""
+"""The key for which workers may limit how many jobs run at once."""
 
 UNIQUE = "job.unique"
-"""The key that no two jobs may have at a time."""
+"""The key that only one job may hold at a time."""
 
 UNIQUE_FOR = "job.uniqueFor"
-"""Milliseconds for which the key is taken. Absent: until the job is finished."""
+"""Milliseconds for which the job holds the key. Absent: until the job is finished."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Keep:
-    """How long finished jobs are kept: for some time, so many of them, or both.
+    """How long finished jobs are kept: by age, by count, or both.
 
     ``Keep()`` keeps them until they are removed; ``Keep(count=0)`` keeps none.
 
@@ -99,7 +100,7 @@ class Keep:
 
     @property
     def text(self) -> str:
-        """As it travels in a header."""
+        """The value for a header."""
         age = [] if self.age is None else [f"age={self.age:g}"]
         return ",".join([*age, *([] if self.count is None else [f"count={self.count}"])]) or "all"
 
@@ -120,7 +121,7 @@ class Keep:
 
     @classmethod
     def of(cls, remove: bool | int | Keep, what: str) -> Keep:
-        """What ``remove_on_complete`` and ``remove_on_fail`` mean by their value.
+        """Convert a value of ``remove_on_complete`` or ``remove_on_fail``.
 
         Raises:
             ConfigurationError: none of ``True``, ``False``, a number of jobs to keep, a ``Keep``.
@@ -139,11 +140,11 @@ class Keep:
 KEEP_ALL = Keep()
 KEEP_NONE = Keep(count=0)
 KEEP_AN_HOUR = Keep(age=3600, count=10_000)
-"""How long completed jobs are kept unless told otherwise. The count bounds a busy queue."""
+"""How long completed jobs are kept by default. The count limits the storage of a busy queue."""
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as its provider has it. Data, metadata, progress and result are JSON.
+    """A job as its provider stores it. Data, metadata, progress and result are JSON.
 
     Times are seconds since the epoch. ``error`` is that of the last attempt that failed.
     """
@@ -167,24 +168,24 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Missed: TypeAlias = Literal["one", "all", "skip"]
-"""What becomes of the times at which no worker ran: one job for all of them, one each, or none."""
+"""What to do about occurrences while no worker ran: one job for all of them, one each, or none."""
 
 
 PAUSED = 32_503_680_000.0
-"""The next time of a schedule that is paused: the year 3000. So every provider can keep it, and a
-worker in another language leaves it alone, too."""
+"""The next time of a paused schedule: the year 3000. Every provider can store it, and a worker in
+another language does not fire it."""
 
 
 class JobSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A recurring job, as its provider has it.
+    """A recurring job, as its provider stores it.
 
     Attributes:
         key: unique in its queue.
         name: of the jobs it adds.
         cron: a cron expression; None: ``every`` says when.
         every: seconds between two jobs; None: ``cron`` says when.
-        timezone: in which the cron expression is meant.
-        missed: what becomes of the times at which nobody was there.
+        timezone: the time zone of the cron expression.
+        missed: what to do about occurrences while no worker ran.
         body: of the jobs it adds.
         headers: of the jobs it adds, without their ids and times.
         next_at: when the next job is due, in seconds since the epoch.
@@ -202,16 +203,18 @@ class JobSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_paused(self) -> bool:
-        """Does it add no jobs until it is resumed?"""
+        """Whether it adds no jobs until it is resumed."""
         return self.next_at >= PAUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCounts:
-    """How many jobs of a queue are in which state; ``unknown`` names what the provider hides.
+    """The number of jobs in each state; ``unknown`` names the numbers that the provider cannot
+    tell.
 
     ``completed`` and ``failed`` count the jobs that are kept. ``all_completed`` and ``all_failed``
-    count all there ever were, and ``workers`` who is consuming; None: the provider does not know.
+    count all jobs since the queue was created, and ``workers`` the active consumers; None: the
+    provider does not know.
     """
 
     waiting: int = 0
@@ -228,7 +231,7 @@ class JobCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCapabilities:
-    """What a provider of jobs can do. What it cannot do is warned about and never faked.
+    """The features of a job provider. Unsupported features cause a warning and are never emulated.
 
     Attributes:
         delays: a job can wait until its time.
@@ -239,9 +242,9 @@ class JobCapabilities:
         find: a job can be found by its id.
         unique_ids: adding an id twice is refused.
         list: jobs can be listed by their state.
-        counts: it is known how many jobs are in which state.
-        results: what a handler returned is kept.
-        progress: ``update_progress`` reaches whoever looks.
+        counts: the number of jobs in each state is known.
+        results: the result of a handler is kept.
+        progress: other processes can read what ``update_progress`` stores.
         provider_options: it has options of its own, which ``provider_options`` gives.
         keep: how long finished jobs are kept can be chosen.
         retry: a failed job can be sent again by its id.
@@ -249,12 +252,12 @@ class JobCapabilities:
         cancel: a job can be canceled by its id, also while it runs.
         pause: the queue can be paused for all workers.
         delete: the queue can be deleted with all its jobs.
-        unique: a job can be kept from being added twice in a window.
+        unique: a unique key prevents jobs from being added twice within a time window.
         schedules: recurring jobs.
         flows: chains and groups.
-        rate_limit: so many jobs in so much time, over all workers.
-        concurrency_per_key: so many jobs of one key at once, over all workers.
-        long_polling: a worker is woken by a new job, without polling.
+        rate_limit: the number of jobs per period can be limited, over all workers.
+        concurrency_per_key: the number of active jobs per key can be limited, over all workers.
+        long_polling: a new job wakes a worker without polling.
         max_job_size: bytes, None: no limit of its own.
         max_batch: how many jobs are fetched at once at most, None: any number.
         max_delay: seconds, None: any.

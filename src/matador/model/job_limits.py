@@ -15,10 +15,10 @@ _MOST = 2**53  # what a worker in another language can count
 
 @dataclass(frozen=True, slots=True, init=False)
 class RateLimit:
-    """So many jobs in so many seconds, over all workers of a queue.
+    """A maximum number of jobs per period, over all workers of a queue.
 
-    Jobs are counted in windows: the first job begins one, and ``per`` seconds later the next job
-    begins another. Every attempt counts, retries included.
+    Jobs are counted in windows: the first job starts a window, and the first job after its ``per``
+    seconds starts the next one. Every attempt counts, retries included.
 
     Args:
         max: how many jobs may start in a window.
@@ -53,7 +53,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """What a worker keeps to when it receives jobs.
+    """The limits that a worker obeys when it receives jobs.
 
     Attributes:
         rate: how often jobs start. None: no limit.

@@ -1,4 +1,4 @@
-"""Queues that are logs in partitions, such as Kafka's: where their messages are, and what is there.
+"""Partitions and offsets of queues that are logs, such as Kafka's.
 
 Values that travel between the processes of a data pipeline.
 """
@@ -13,8 +13,8 @@ from matador.model.message import Headers
 class LogPartition(msgspec.Struct, frozen=True):
     """A partition of a queue, and the offsets that can be read: from ``start``, before ``end``.
 
-    ``home`` names the log in the world: its cluster and its name there. ``made`` is the id that it
-    was given when it was made: another one if it was deleted and made again.
+    ``home`` identifies the log globally: its cluster and its name there. ``made`` is the id that
+    the log was given on creation; it changes if the log is deleted and recreated.
     """
 
     queue: str
@@ -26,7 +26,7 @@ class LogPartition(msgspec.Struct, frozen=True):
 
 
 class LogRange(msgspec.Struct, frozen=True):
-    """The messages of a partition from one offset to the one before another."""
+    """The messages of a partition from ``start`` up to but not including ``end``."""
 
     partition: LogPartition
     start: int
@@ -34,7 +34,7 @@ class LogRange(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """How many offsets there are. Not all of them need to be messages."""
+        """The number of offsets. Not every offset has a message."""
         return max(0, self.end - self.start)
 
 

@@ -23,8 +23,8 @@ ERROR_TYPE_HEADER = "x-matador-error-type"
 """The header with the type of the exception that caused a dead letter."""
 
 DELIVERIES_HEADER = "x-matador-deliveries"
-"""The header of a copy with how often the message had been delivered before. Transports whose
-broker does not count deliveries add it to ``Receipt.delivery_count``, and hide it."""
+"""The header of a copy with the number of earlier deliveries. Transports whose broker does not
+count deliveries add it to ``Receipt.delivery_count``, and hide it."""
 
 TRACEBACK_HEADER = "x-matador-error-traceback"
 """The header with the traceback of that exception, cut if it is too long."""
@@ -76,8 +76,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         properties: see ``Properties``; None for events.
         elsewhere: its handler is in another process, so a group of transports does not give it to
             one that delivers only within this process.
-        name: what it is, for people who look at the broker: the key of an event. No delivery has
-            it.
+        name: a label for operators who inspect the broker: the key of an event. Deliveries do not
+            have it.
     """
 
     id: str
@@ -217,7 +217,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reason(self) -> str | None:
-        """Why it is a dead letter, if it is one."""
+        """The reason why it is a dead letter, if it is one."""
         return self._text(REASON_HEADER)
 
     @property
@@ -242,8 +242,8 @@ UnknownDepth: TypeAlias = Literal["delayed", "in_flight"]
 class QueueDepth:
     """The number of messages of a queue in each state.
 
-    ``unknown`` names the numbers that the broker does not provide; they are 0. ``consumers`` is how
-    many receive from the queue now; None: the broker does not tell.
+    ``unknown`` names the numbers that the broker does not provide; they are 0. ``consumers`` is the
+    number of active consumers; None: the broker does not report it.
     """
 
     ready: int = 0
@@ -278,7 +278,7 @@ class ConnectionState:
     closed: bool = False
 
     def refusal(self, text: str) -> NotConnectedError:
-        """The error for what needs a connection in this state; its cause is why there is none."""
+        """The error of an operation that needs a connection; its cause is the connection error."""
         error = TransportClosedError(text) if self.closed else NotConnectedError(text)
         error.__cause__ = self.error
         return error
@@ -300,7 +300,8 @@ class TopologyNote:
 class Finding:
     """A finding of ``matador doctor`` about a broker.
 
-    ``fix``: what to do; empty if there is no problem. ``serious``: it does not work like this.
+    ``fix``: what to do; empty if there is no problem. ``serious``: the transport cannot work this
+        way.
     """
 
     subject: str

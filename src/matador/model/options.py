@@ -15,7 +15,7 @@ Seconds: TypeAlias = float | timedelta
 
 
 LONGEST = 2.5155e11
-"""Seconds, nearly 8,000 years. What is that far away can still be written as a date."""
+"""Seconds, nearly 8,000 years. A time that far away is still a valid date."""
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:

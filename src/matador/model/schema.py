@@ -277,7 +277,7 @@ def _payload_problems(
 
 
 def _holds(kind: Any, payload: type[Any]) -> bool:
-    """May a parameter of a type take a payload? Types that cannot be compared may."""
+    """Whether a parameter of a type accepts a payload. True for types that cannot be compared."""
     if kind is payload or is_anything(kind):
         return True
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):

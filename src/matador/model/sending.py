@@ -80,7 +80,7 @@ class SendResult(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Was everything stored?"""
+        """Whether everything was stored."""
         return not self.errors
 
     def raise_for_errors(self) -> SendResult:

@@ -1,7 +1,7 @@
-"""Signatures of handlers, read once: which parameter takes what. The same in every way in.
+"""Reads the signatures of handlers: which parameter takes which value. The same in every way in.
 
-A parameter is filled by its type: a context, the envelope, or whatever else the way in offers. The
-one that is left takes the payload, in the type that its annotation names.
+The type of a parameter decides its value: a context, the envelope, or another type that the way in
+offers. The remaining parameter takes the payload, in the type of its annotation.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class HandlerContext:
-    """The base of every context. A parameter of such a type takes the context of its way in."""
+    """The base of every context. A parameter of this type takes the context of its way in."""
 
     __slots__ = ()
 
     used_by: ClassVar[str] = ""
-    """The way in whose handlers get it; empty: any."""
+    """The way in whose handlers receive it; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What fills a parameter.
+    """The value that a parameter takes.
 
     Attributes:
         keyword: its name, if it is given by name.
@@ -48,10 +48,11 @@ class Signature:
     Attributes:
         name: of the function, for logs.
         is_async: it is awaited; others run in threads.
-        is_coroutine_function: it is an ``async def`` itself, so calling it runs nothing yet.
+        is_coroutine_function: it is an ``async def`` itself, so calling it only creates the
+            coroutine.
         parameters: what fills each of its parameters, in order.
         takes: the type of the payload; ``Any`` if it does not say, None if it takes none.
-        returns: the type that its annotation says it returns; ``Any`` if it says nothing.
+        returns: the annotated return type; ``Any`` if there is none.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Signature:
 
     @property
     def takes_context(self) -> bool:
-        """Does it take the context?"""
+        """Whether the handler takes a context."""
         return any(one.kind is HandlerContext for one in self.parameters)
 
     @property
@@ -74,7 +75,7 @@ class Signature:
 
     @property
     def types(self) -> tuple[Any, ...]:
-        """The types of the payload: A and B for ``A | B``; empty if it does not say."""
+        """The types of the payload: A and B for ``A | B``; empty if it has no annotation."""
         if self.takes is None or is_anything(self.takes):
             return ()
         return get_args(self.takes) if _is_union(self.takes) else (self.takes,)
@@ -98,16 +99,16 @@ def read_signature(
         function: the handler.
         where: for errors: what it handles.
         way: the way in, whose contexts it may take.
-        takes: for errors: what a handler takes here, and how that is written.
+        takes: for errors: what a handler takes here, with an example.
         known: other types that the way in fills.
-        carrier: one of these that has the payload in it, and says of which type it is:
+        carrier: one of these types, which contains the payload and names its type:
             ``Envelope[OrderCreated]``.
-        first: what a first parameter without a type takes; None: the payload.
-        rest: what a further parameter without a type takes.
+        first: the type of a first parameter without an annotation; None: the payload.
+        rest: the type of a further parameter without an annotation.
         resolved: the type of the payload must be known, because it is read in that type.
 
     Raises:
-        ConfigurationError: it cannot be called, or has a parameter that nothing fills.
+        ConfigurationError: it cannot be called, or a parameter has no value to take.
     """
     bare = check_callable(function, where)
     reading = _Reading(
@@ -126,7 +127,7 @@ def read_signature(
 
 
 class _Reading:
-    """One signature while it is read."""
+    """The state of reading one signature."""
 
     def __init__(
         self,
@@ -212,7 +213,7 @@ class _Reading:
         return self._has(None) or (self._carrier is not None and self._has(self._carrier))
 
     def _kind_of(self, hint: Any) -> type[Any] | None:
-        """What the way in fills a parameter with: its class, a subclass, or ``Class[...]``."""
+        """The known type that an annotation names: the class, a subclass, or ``Class[...]``."""
         if isinstance(hint, _Unknown):
             name = hint.text.partition("[")[0].rpartition(".")[2]
             if name.endswith("Context"):
@@ -239,10 +240,10 @@ class _Reading:
 
 
 def check_callable(function: Any, where: str) -> Any:
-    """The handler itself, without what ``functools.partial`` adds to it.
+    """The handler itself, without ``functools.partial``.
 
     Raises:
-        ConfigurationError: it cannot be called, or does nothing when it is.
+        ConfigurationError: it cannot be called, or is a generator function.
     """
     if not callable(function):
         raise ConfigurationError(f"{where}: a handler must be a function, got {function!r}")
@@ -255,7 +256,7 @@ def check_callable(function: Any, where: str) -> Any:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Is what it returns to be awaited?"""
+    """Whether its return value must be awaited."""
     bare = unwrapped(function)
     return inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(
         getattr(bare, "__call__", None)  # noqa: B004 - an object with an async __call__
@@ -263,12 +264,12 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def is_anything(hint: Any) -> bool:
-    """Does a type say nothing?"""
+    """Whether an annotation allows any type."""
     return hint is Any or hint is object
 
 
 def unwrapped(function: Any) -> Any:
-    """A function without what ``functools.partial`` adds to it."""
+    """A function without ``functools.partial``."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
@@ -331,7 +332,7 @@ def _without_none(hint: Any) -> Any:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """The types that a function names; each for itself, as one of them may not be there."""
+    """The annotations of a function, evaluated separately because one of them may be undefined."""
     if not inspect.isroutine(function):
         function = type(function).__call__
     try:

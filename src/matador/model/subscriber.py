@@ -19,7 +19,7 @@ from matador.model.signature import Signature, place_of, read_signature, unwrapp
 T = TypeVar("T")
 
 Idempotency: TypeAlias = Literal["yes", "no", "unknown", "resumable"]
-"""May a subscriber run again for the same message? ``resumable`` ones store their steps."""
+"""Whether a subscriber may run again for the same message; ``resumable`` ones store their steps."""
 
 Enabled: TypeAlias = Callable[[], bool | Awaitable[bool]]
 Callback: TypeAlias = Callable[..., Any]
@@ -29,7 +29,7 @@ class Decider(Protocol):
     """A retry policy, as ``StandardRetryPolicy``; ``policy`` says more about it."""
 
     def decide(self, context: Any) -> Any:
-        """What becomes of a message whose handler failed."""
+        """Decide what to do with a message whose handler failed."""
         ...
 
     @property
@@ -95,12 +95,12 @@ class Subscriber(_Declared, Generic[T]):
 
     @property
     def takes_context(self) -> bool:
-        """Does the callback take a context?"""
+        """Whether the callback takes a context."""
         return self.signature.takes_context
 
     @property
     def is_async(self) -> bool:
-        """Is the callback awaited? Others run in threads."""
+        """Whether the callback is awaited. Others run in threads."""
         return self.signature.is_async
 
     def __call__(self, *arguments: Any) -> Any:

@@ -37,16 +37,16 @@ def error_text(error: BaseException, longest: int = LONGEST_TEXT) -> str:
 def loggable(error: BaseException | None) -> BaseException | None:
     """An error whose traceback a log line may show; None if its text cannot be made.
 
-    Not every formatter survives such an error, and a log line must not decide about a message.
+    Some formatters fail on such an error, and a log line must not affect how a message is settled.
     """
     return None if error is None or _said(error) is None else error
 
 
 def _said(error: BaseException) -> str | None:
-    """What an error says; None if that cannot be found out: its ``__str__`` may raise anything.
+    """The text of an error; None if its ``__str__`` raises anything.
 
-    A cancellation, too, which would pass for one of the task. No task is cancelled in a function
-    that awaits nothing.
+    This includes ``CancelledError``, which would look like a cancellation of the task. It cannot be
+    one, because this function awaits nothing.
     """
     try:
         if isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str):

@@ -47,20 +47,20 @@ class WorkQueue:
     Attributes:
         name: its name; brokers see ``{namespace}.{name}``.
         concurrency: how many messages a worker handles concurrently (None: the worker's default).
-        consumer_timeout: the time limit of a callback in seconds; then it is cancelled and retried.
+        consumer_timeout: the time limit of a callback in seconds; then it is canceled and retried.
         priorities: messages may have a priority; higher ones come first.
         exact: use the name unchanged and do not create the queue, because another system owns it.
         create: whether Matador creates the queue; False only for ``exact``. A queue with
             ``exact=True, create=True`` has the plain name and is declared as other AMQP programs
             declare theirs: durable, classic, and reached directly by its name.
         retention: seconds for which finished messages stay readable, for replay and for Spark.
-        expires: a temporary queue. It is deleted, with its bindings and messages, when nobody has
-            consumed it for so many seconds. It need not survive a restart of the broker, and has
-            no dead letters except ``dlq``, if those are on.
+        expires: a temporary queue. It is deleted, with its bindings and messages, after this many
+            seconds without a consumer. It need not survive a restart of the broker, and has no dead
+            letters except ``dlq``, if those are on.
         fallback: the queue to send to if sending to this one fails.
-        max_length: how many messages it holds; of more, the oldest that wait are dropped. None: any
-            number.
-        message_ttl: seconds that a message waits at most; then it is dropped. None: any time.
+        max_length: the maximum number of messages; beyond it, the oldest waiting messages are
+            dropped. None: no limit.
+        message_ttl: seconds after which a waiting message is dropped. None: no limit.
         dead_letters: those of this queue; None: as the topology says.
         type: ``quorum`` or ``classic``, on RabbitMQ. None: quorum, but classic with priorities,
             with ``create`` and with ``expires``.
@@ -431,7 +431,7 @@ class Topology:
         )
 
     def has_queue(self, name: str) -> bool:
-        """Is there a queue with that short or full name?"""
+        """Whether there is a queue with that short or full name."""
         return name in self._by_name
 
     def full_name(self, name: str) -> str:

@@ -1,8 +1,8 @@
 """``MetricsServer``: metrics and health checks of a worker, over HTTP.
 
-A small server in the worker's event loop: if the loop is blocked, health checks fail, as they
-should. It answers three addresses, one request a connection, and reads no bodies. Requests that are
-too large, too slow or too many are refused; a connection without a request gives way to a new one.
+A small server in the worker's event loop, so that health checks fail if the loop is blocked. It
+serves three paths, one request per connection, and reads no bodies. It refuses requests that are
+too large, too slow or too many; a new connection replaces an idle one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("matador.metrics")
 LOOPBACK = "127.0.0.1"
 
 _LONGEST_REQUEST = 8192  # bytes, with all its headers
-_PATIENCE = 5.0  # seconds to send a request, and as many to take the answer
+_PATIENCE = 5.0  # seconds to send a request, and again to read the answer
 _MOST_CONNECTIONS = 32
 _METHODS = ("GET", "HEAD")
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,14 +38,14 @@ _JSON = "application/json"
 class MetricsServer:
     """Serves ``/metrics``, ``/health/live`` and ``/health/ready`` of one process.
 
-    Health checks answer 200 or 503, with JSON that says why. ``matador worker --metrics-port`` does
+    Health checks return 200 or 503, with the reason as JSON. ``matador worker --metrics-port`` does
     this for you. There is no login: a client that reaches the port can read the names of your
     queues and events, but no payload. So it listens on this machine only, unless you give another
     host.
 
     Args:
         source: the application or worker, or several that run in this process.
-        metrics: what ``/metrics`` shows. None: there is no such page.
+        metrics: the content of ``/metrics``. None: there is no such page.
         host: the address to listen on.
         port: the port; 0 for any that is free.
 
@@ -92,7 +92,7 @@ class MetricsServer:
         await self.close()
 
     async def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve requests."""
         self._server = await asyncio.start_server(
             self._accept, sock=self._socket, limit=_LONGEST_REQUEST
         )
@@ -100,7 +100,7 @@ class MetricsServer:
         log.info("metrics and health checks on http://%s:%d", _in_url(host), port)
 
     async def close(self) -> None:
-        """Stop answering. Idempotent."""
+        """Stop serving. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -117,7 +117,7 @@ class MetricsServer:
                 writer.transport.abort()
                 return
             oldest = next(iter(self._silent))
-            oldest.cancel()  # or silent clients would make the health checks fail
+            oldest.cancel()  # otherwise silent clients would make health checks fail
             self._ended(oldest)
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(task)
@@ -151,14 +151,14 @@ class MetricsServer:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, EOFError):
-            pass  # the client has gone, or takes too long: its own loss
+            pass  # the client disconnected or is too slow
         except Exception:
             log.exception("a request for metrics or health could not be answered")
         finally:
             writer.transport.abort()  # whatever is left of it
 
     async def _request(self, reader: asyncio.StreamReader) -> bytes | HTTPStatus:
-        """A request with its headers, or what to answer to one that cannot be read."""
+        """A request with its headers, or the status for an unreadable one."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 return await reader.readuntil(b"\r\n\r\n")
@@ -182,7 +182,7 @@ class MetricsServer:
     async def _page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
         if path == "/metrics" and self._metrics is not None:
             await self._metrics.refresh()
-            async with self._rendering:  # in a thread, so that the worker goes on meanwhile
+            async with self._rendering:  # in a thread, so that the worker is not blocked
                 text = await asyncio.to_thread(self._metrics.text)
             return HTTPStatus.OK, _TEXT, text
         probes: dict[str, Callable[[HasHealth], Probe]] = {
@@ -205,7 +205,7 @@ def _in_url(host: str) -> str:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens. Made before anything is started, so that a wrong port is told at once.
+    """A listening socket. Created before anything is started, so that a wrong port fails at once.
 
     Raises:
         ConfigurationError: it cannot listen there.

@@ -1,4 +1,4 @@
-"""``JsonFormatter``: log lines as JSON, with the message that they are about."""
+"""``JsonFormatter``: log lines as JSON, with the id of the message being handled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from matador.transports.credentials import without_secrets
 _PREFIX = "matador_"
 _LONGEST = 32_000  # characters of a text; longer ones are cut, and a line stays readable
 _MOST_FIELDS = 50
-# What every record has; anything else was passed as ``extra``.
+# The attributes of every record; others were passed as ``extra``.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -27,10 +27,10 @@ class JsonFormatter(logging.Formatter):
 
     A line has ``time`` (UTC), ``level``, ``logger`` and ``message``. While a message is being
     handled, it also has ``message_id``, ``queue``, ``attempt``, ``correlation_id``, and ``event``
-    and ``subscriber``, ``job``, ``command`` or ``routing_key``. So do your own log lines, also from
-    threads and tasks that you start. What was passed as ``extra`` becomes fields, without the
-    prefix ``matador_``. An exception has ``error_type``, ``error`` and ``traceback``. Passwords in
-    addresses are masked.
+    and ``subscriber``, ``job``, ``command`` or ``routing_key``. This includes log lines of user
+    code, also from threads and tasks that it starts. Values passed as ``extra`` become fields,
+    without the prefix ``matador_``. An exception has ``error_type``, ``error`` and ``traceback``.
+    Passwords in addresses are masked.
 
     Args:
         fields: for every line, such as the name of the service.
@@ -47,7 +47,7 @@ class JsonFormatter(logging.Formatter):
         LogContext.wanted = True
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line. Never raises: what JSON cannot hold becomes text."""
+        """The record as a line. Never raises: values that JSON cannot represent become text."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -76,7 +76,7 @@ class JsonFormatter(logging.Formatter):
             line["stack"] = _text(record.stack_info)
         try:
             return msgspec.json.encode(line).decode()
-        except Exception:  # noqa: BLE001 - a number without end, a name that is not text
+        except Exception:  # noqa: BLE001 - for example a non-text key
             return msgspec.json.encode({_text(k): _text(v) for k, v in line.items()}).decode()
 
 
@@ -95,7 +95,7 @@ def _traceback(error: BaseException, begin: TracebackType | None) -> str:
 
 
 def _value(value: object) -> object:
-    """A field: as it is if JSON has it, otherwise as text."""
+    """A field value: unchanged if JSON can represent it, otherwise as text."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):

@@ -27,7 +27,7 @@ OTHER = "other"
 """The value of labels beyond the limit."""
 
 UNKNOWN = "unknown"
-"""The value of labels that only the sender of a refused message knows."""
+"""The value of labels for names that no handler here declares."""
 
 _LONGEST_LABEL = 200
 
@@ -51,18 +51,18 @@ def _attempt_key(attempt: Attempt) -> tuple[str, str, str, str, bool, bool]:
 class Metrics(Hooks):
     """Metrics for Prometheus: a hook that counts messages, whatever their way in.
 
-    What ``x.metrics()`` returns is a ``matador.Metrics``: the counters of one object, without
-    Prometheus.
+    Not to be confused with ``matador.Metrics``, the counters that ``x.metrics()`` returns, which do
+    not need Prometheus.
 
     One object may serve all applications, workers, servers and clients of an event loop. It has a
-    registry of its own; pass ``registry=REGISTRY`` of ``prometheus_client`` to add the metrics to
+    separate registry; pass ``registry=REGISTRY`` of ``prometheus_client`` to add the metrics to
     those of your program. Needs the extra ``metrics``.
 
     Args:
         registry: where the metrics are registered.
-        max_series: how many combinations of queue, name and subscriber have metrics of their own.
-            The others are counted together, with the value ``other``, so that a sender cannot fill
-            the memory with names.
+        max_series: the maximum number of combinations of queue, name and subscriber with separate
+            metrics. Further ones are counted together, with the value ``other``, so that a sender
+            cannot fill the memory with names.
         buckets: the upper bounds of the histograms, in seconds.
 
     Raises:
@@ -100,7 +100,7 @@ class Metrics(Hooks):
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Where the metrics are registered."""
+        """The registry of the metrics."""
         return self._registry
 
     def watch(self, *sources: Watchable) -> Self:
@@ -108,7 +108,7 @@ class Metrics(Hooks):
 
         Takes applications, job workers, ``RpcServer``, ``RpcClient``, ``Publisher``, ``Subscriber``
         and ``QueueService``. Of applications and job workers, it also shows the depths of queues,
-        which are asked for in the background, at most every five seconds.
+        which are queried in the background, at most every five seconds.
 
         Example:
             >>> metrics = Metrics().watch(app)
@@ -118,7 +118,7 @@ class Metrics(Hooks):
         return self
 
     async def refresh(self, timeout: float = 1.0) -> None:
-        """Ask for the depths of queues, if that is due; wait for at most ``timeout`` seconds."""
+        """Query the depths of queues, if that is due; wait for at most ``timeout`` seconds."""
         await self._watching.refresh(timeout)
 
     def text(self) -> bytes:
@@ -128,7 +128,7 @@ class Metrics(Hooks):
     # -- hooks ------------------------------------------------------------------------------------
 
     def on_start(self) -> None:
-        """Note the event loop.
+        """Remember the event loop.
 
         Raises:
             LifecycleError: the object is used in another event loop.
@@ -164,7 +164,7 @@ class Metrics(Hooks):
     # -- internals --------------------------------------------------------------------------------
 
     def _of_unread(self, key: _Key, malformed: int, *, known: bool) -> _Key:
-        """The key of messages that are malformed, or whose name only their sender knows."""
+        """The key of messages that are malformed or have an undeclared name."""
         way, queue, _, receiver = key
         if malformed:
             label = self._queue(queue)

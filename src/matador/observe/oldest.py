@@ -1,4 +1,4 @@
-"""How long the oldest message of a queue has been waiting, where the broker tells or shows it."""
+"""The age of the oldest message of a queue, if the broker reports it or can be browsed."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _LOOKED_AT = 50
 
 
 def can_look(transport: Transport) -> TypeGuard[Browsing]:
-    """Can messages be looked at without touching them?"""
+    """Whether messages can be browsed without taking them."""
     browses = transport.capabilities.browse and isinstance(transport, Browsing)
     return browses and not browses_by_taking(transport)
 
 
 def tells_age(transport: Transport) -> bool:
-    """Can the age of the oldest message be found out?"""
+    """Whether the age of the oldest message can be determined."""
     return all(can_look(one) or _is_aging(one) for one in members_of(transport))
 
 
 async def oldest_due(transport: Transport, queue: str) -> datetime | None:
-    """Since when the oldest due message of a queue has been waiting.
+    """The time since which the oldest due message of a queue has been waiting.
 
-    None if none is due, or the transport does not ``tells_age``. Where messages are shown, the
-    first ones in the order of sending are looked at.
+    None if none is due, or ``tells_age`` is False for the transport. If messages can be browsed,
+    only the first ones in the order of sending are checked.
 
     Raises:
         QueueNotFoundError: there is no such queue.
@@ -54,7 +54,7 @@ async def oldest_due(transport: Transport, queue: str) -> datetime | None:
 
 
 async def _oldest_of(group: Choosing, queue: str) -> datetime | None:
-    """The same for the transports of a group that are connected."""
+    """The same for the connected transports of a group."""
     found: list[datetime | None] = []
     missing: QueueNotFoundError | None = None
     for transport in group.transports:
@@ -71,7 +71,7 @@ async def _oldest_of(group: Choosing, queue: str) -> datetime | None:
 async def oldest_age(transport: Transport, queue: str) -> float | None:
     """Seconds that the oldest due message of a queue has been waiting.
 
-    0 if none is due, None if the transport does not ``tells_age``.
+    0 if none is due, None if ``tells_age`` is False for the transport.
 
     Raises:
         QueueNotFoundError: there is no such queue.

@@ -1,4 +1,4 @@
-"""Liveness and readiness: what a health check of a worker answers, and why."""
+"""Liveness and readiness: the answers to health checks of a worker."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ class HasHealth(Protocol):
     """An application, a worker, a server, a client or a service."""
 
     def health(self) -> Health:
-        """How it is doing."""
+        """The health of the service."""
         ...
 
     @property
     def consumer_health(self) -> Sequence[ConsumerHealth]:
-        """How each queue is being consumed."""
+        """The health of each consumer."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The answer to a health check: yes or no, and what it was concluded from."""
+    """The answer to a health check: yes or no, and the reasons."""
 
     ok: bool
     details: dict[str, Any]
 
 
 def live(source: HasHealth) -> Probe:
-    """Would a restart help? No, as long as messages are received, or can be.
+    """The answer to a liveness check: False if a restart would help.
 
-    False if a queue was not asked for messages lately, although the connection is up, slots are
-    free and nothing is running. A broker that is down is no reason to restart a worker.
+    False if a queue was not polled recently, although the connection is up, slots are free and
+    nothing is running. A broker that is down is no reason to restart a worker.
     """
     health = source.health()
     connected = health.connection_state == "connected"
@@ -44,7 +44,7 @@ def live(source: HasHealth) -> Probe:
 
 
 def ready(source: HasHealth) -> Probe:
-    """Is it at work? Connected, not stopping, and every queue was asked for messages lately."""
+    """The answer to a readiness check: connected, not stopping, and every queue polled recently."""
     health = source.health()
     state = getattr(source, "state", None)
     status = getattr(state, "status", "running")
@@ -56,9 +56,10 @@ def ready(source: HasHealth) -> Probe:
 
 
 def together(probes: Sequence[Probe]) -> Probe:
-    """The answer of several services of one process: yes if all say so.
+    """The combined answer of several services of one process: yes if all answer yes.
 
-    The status, connection and state are those of the first one that says no, or else of the first.
+    The status, connection and state are those of the first service that answers no, otherwise of
+    the first.
     """
     first = min(probes, key=lambda one: one.ok)
     queues = {name: one for probe in probes for name, one in probe.details["queues"].items()}

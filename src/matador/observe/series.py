@@ -1,8 +1,8 @@
-"""The counters and histograms themselves, and those of one queue, name and subscriber.
+"""The counters and histograms, per queue, name and subscriber.
 
 They are plain numbers, which an event loop changes and any thread may read: the metrics of
-``prometheus_client`` take a lock for each change, which costs more than all the rest. They are
-converted to its metrics when those are collected.
+``prometheus_client`` take a lock for each change, which costs more than everything else. The
+numbers are converted to its metrics on collection.
 """
 
 from __future__ import annotations
@@ -111,17 +111,17 @@ class AllSeries:
         self.fallbacks: dict[tuple[str, str], int] = {}
 
     def make(self, labels: tuple[str, ...]) -> Series:
-        """One more series."""
+        """Create a series."""
         made = Series(labels, self._bounds)
         self._series.append(made)
         return made
 
     def describe(self) -> Iterable[Metric]:
-        """All metrics, without numbers: so that their names are taken."""
+        """All metrics without values, to reserve their names."""
         return self._metrics([])
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
+        """The current metrics."""
         return self._metrics(list(self._series))
 
     def _metrics(self, series: Sequence[Series]) -> Iterator[Metric]:
@@ -132,7 +132,7 @@ class AllSeries:
 
         sent = counter("messages_sent", "Messages that the broker has stored.")
         errors = counter("send_errors", "Messages that could not be stored.")
-        text = "Attempts to handle a message, by what came of them."
+        text = "Attempts to handle a message, by outcome."
         attempts = counter("attempts", text, (*_LABELS, "outcome"))
         letters = counter("dead_letters", "Messages that became dead letters.")
         malformed = counter("malformed", "Messages that could not be read.", ("queue",))
@@ -168,7 +168,7 @@ class AllSeries:
         yield from (sent, errors, attempts, letters, malformed, fallbacks, durations, waits)
 
     def _buckets(self, counts: Sequence[int]) -> list[tuple[str, float]]:
-        """Counts by bucket as Prometheus wants them: each with all that are smaller."""
+        """Cumulative counts by bucket, as in Prometheus."""
         total = 0
         found: list[tuple[str, float]] = []
         for bound, count in zip((*self._bounds, float("inf")), list(counts), strict=True):

@@ -1,7 +1,7 @@
-"""What tools look at: whatever receives messages, with its transport, queues and dead letters.
+"""The view of tools on a service that receives messages: its transport, queues and dead letters.
 
 An application, a job queue, a worker, an RPC server, a subscriber and a queue service are each a
-``Source``. Here is all that differs between them.
+``Source``, which hides their differences.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from matador.runtime.dead_letters import DeadLetterOffice, StoredReader
 from matador.transports.base import Checking, Measuring, Transport
 
 Runner: TypeAlias = Matador | Worker | RpcServer | Subscriber | QueueService
-"""What can be run."""
+"""A service that can be run."""
 
 Target: TypeAlias = Runner | Queue
-"""What can be looked at."""
+"""An object that tools can inspect."""
 
 KINDS: Final = (Matador, Queue, Worker, RpcServer, Subscriber, QueueService)
 
@@ -48,13 +48,13 @@ _UNKNOWN_JOBS: Final[dict[str, UnknownDepth]] = {"delayed": "delayed", "active":
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Something that receives messages.
+    """A service that receives messages.
 
     Attributes:
         name: its name in the user's module.
         service: the object itself.
-        jobs: its queue, if it is a queue of jobs or a worker: without hooks, so that looking at
-            jobs writes to no journal.
+        jobs: its queue, if it is a queue of jobs or a worker: without hooks, so that inspecting
+            jobs does not write to a journal.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Source:
 
     @property
     def transport(self) -> Transport:
-        """Where its messages are.
+        """The transport with its messages.
 
         Raises:
-            NotStartedError: in a memory that is found when it starts.
+            NotStartedError: it uses an in-memory transport, which is only known after the start.
         """
         return self.service.transport
 
@@ -115,7 +115,7 @@ class Source:
         """How many messages its queues have. The transport must be connected.
 
         Raises:
-            UnsupportedError: the transport does not tell.
+            UnsupportedError: the transport cannot count them.
         """
         if self.jobs is None:
             return await count(self.transport, self.topology)
@@ -135,7 +135,7 @@ class Source:
         return [QueueCounts(queue, depth, dict.fromkeys(kinds[:1], found.failed), paused)]
 
     async def exists(self) -> bool:
-        """Is its first queue there? True if the connected transport cannot tell."""
+        """Whether its first queue exists. True if the connected transport cannot tell."""
         if self.transport.capabilities.depth and isinstance(self.transport, Measuring):
             try:
                 await self.transport.depth(self.queues[0])
@@ -151,7 +151,7 @@ class Source:
             return None
 
     async def apply(self) -> list[TopologyNote]:
-        """Create what is missing; what the connected transport does not support."""
+        """Create missing queues; return what the connected transport does not support."""
         if self.jobs is not None:
             await self.jobs.provider.store.open_jobs(self.jobs.name)
             return []
@@ -167,7 +167,7 @@ class Source:
         """Pause or resume a queue for all of its workers.
 
         Raises:
-            UnsupportedError: the transport cannot.
+            UnsupportedError: the transport cannot pause queues.
             QueueNotFoundError: there is no such queue.
         """
         if self.jobs is not None:
@@ -179,13 +179,13 @@ class Source:
 
 
 def sources(targets: Mapping[str, Target]) -> list[Source]:
-    """What there is to look at among objects with their names; each queue once.
+    """The sources among named objects; each queue once.
 
-    Without subscribers whose queue is their own, and services that only send.
+    Leaves out broadcast subscribers and services that only send.
     """
     found: list[Source] = []
     seen: set[tuple[str, str]] = set()
-    # Queues first: their workers have nothing that they have not.
+    # Queues first: their workers add nothing.
     for name, one in sorted(targets.items(), key=lambda item: isinstance(item[1], Worker)):
         jobs = None
         if isinstance(one, Queue | Worker):
@@ -202,7 +202,7 @@ def sources(targets: Mapping[str, Target]) -> list[Source]:
 
 
 def _where(target: Target) -> str:
-    """Which broker it uses."""
+    """An identifier of the broker it uses."""
     try:
         return repr(target.transport)
     except NotStartedError:  # a memory of its own

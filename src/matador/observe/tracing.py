@@ -48,9 +48,9 @@ class Tracing(Hooks):
     """Spans for sends and attempts, in one trace across processes. Needs the extra ``otel``.
 
     A send is a span of kind PRODUCER. Each attempt to handle one of its messages is a span of kind
-    CONSUMER and a child of it; what your callback does, sends included, are children of that. A
-    call is a span of kind CLIENT, and its handling one of kind SERVER. A message that is refused or
-    cannot be read has a span, too. Also records the metrics ``messaging.process.duration``,
+    CONSUMER and a child of it; the operations of the handler, sends included, are children of that.
+    A call is a span of kind CLIENT, and its handling one of kind SERVER. A message that is refused
+    or cannot be read has a span, too. Also records the metrics ``messaging.process.duration``,
     ``messaging.client.operation.duration`` and ``messaging.client.sent.messages``.
 
     The package needs only OpenTelemetry's API. The SDK that your program sets up decides where
@@ -58,8 +58,8 @@ class Tracing(Hooks):
     inside a trace that is not sampled makes no span: it only passes on the context.
 
     Args:
-        tracer_provider: makes the tracer; None: the global one.
-        meter_provider: makes the meter; None: the global one.
+        tracer_provider: creates the tracer; None: the global one.
+        meter_provider: creates the meter; None: the global one.
 
     Raises:
         MissingExtraError: ``opentelemetry-api`` is not installed.
@@ -93,7 +93,7 @@ class Tracing(Hooks):
     # -- sending ----------------------------------------------------------------------------------
 
     def on_send_enter(self, event: Sending) -> _Open:
-        """Begin a span, whose context goes into the messages."""
+        """Start a span and put its context into the messages."""
         single = event.names[0] if len(event.names) == 1 else ""
         destination = single if event.way == "event" else event.receiver
         about = _attributes(event.transport, destination, "send")
@@ -127,14 +127,14 @@ class Tracing(Hooks):
         self._sent.add(event.count, about)
 
     def on_enqueue_error(self, event: NotSent) -> None:
-        """Note on the span of the current send that a message could not be stored."""
+        """Record on the span of the current send that a message could not be stored."""
         if event.error is not None:
             self._record_error(self._trace.get_current_span(), event.error)
 
     # -- handling ---------------------------------------------------------------------------------
 
     def on_worker_enter(self, event: Received) -> _Open:
-        """Begin a span in the trace of the send, and make it the current one of the handler."""
+        """Start a span in the trace of the send, and make it the current span of the handler."""
         about = _attributes(event.transport, event.queue, "process")
         context = self._extracted(event.metadata)
         span = None
@@ -149,7 +149,7 @@ class Tracing(Hooks):
         self._process_seconds.record(time.perf_counter() - state.began, about)
 
     def on_attempted(self, batch: Sequence[Attempt]) -> None:
-        """Make spans for messages that were refused, whose handlers did not run."""
+        """Create spans for refused messages, whose handlers did not run."""
         for attempt in batch:
             error = attempt.error
             if attempt.ran or error is None:
@@ -173,7 +173,7 @@ class Tracing(Hooks):
         return self._tracer.start_span(f"process {message.queue}", context, kind, about | more)
 
     def _end(self, state: _Open, error: BaseException | None) -> Mapping[str, Any]:
-        """End the span. The attributes for metrics."""
+        """End the span; return the attributes for metrics."""
         span, about = state.span, state.about
         if error is not None:
             if span is not None:
@@ -198,7 +198,7 @@ class Tracing(Hooks):
         return self._w3c.extract(carrier, self._context.Context())
 
     def _record_error(self, span: Span, error: BaseException) -> None:
-        """Note on a span that it failed, without secrets."""
+        """Record an error on a span, without secrets."""
         if span.is_recording():
             text, kind = without_secrets(error_text(error)), type(error).__name__
             span.add_event("exception", {"exception.type": kind, "exception.message": text})

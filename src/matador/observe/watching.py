@@ -1,7 +1,7 @@
 """Metrics that are read on request: connections, workers and depths of queues.
 
-A collector for ``prometheus_client``. It never waits for a broker: it shows the depths it has, and
-asks for new ones in the background.
+A collector for ``prometheus_client``. It never waits for a broker: it returns the last known
+depths, and queries new ones in the background.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Watchable(Protocol):
     """An application, a worker, a server, a client or a service."""
 
     def health(self) -> Health:
-        """How it is doing."""
+        """The health of the service."""
         ...
 
     @property
     def consumer_health(self) -> Sequence[ConsumerHealth]:
-        """How each queue is being consumed."""
+        """The health of each consumer."""
         ...
 
     def metrics(self) -> Metrics:
-        """What it has done."""
+        """The counters of the service."""
         ...
 
 
@@ -59,12 +59,12 @@ Depths: TypeAlias = Mapping[tuple[str, str], float]
 log = logging.getLogger("matador.metrics")
 
 ASK_EVERY = 5.0
-"""Seconds between two questions for the depths of queues, at least."""
+"""The minimum number of seconds between two queries for depths."""
 
 FORGET_AFTER = 60.0
-"""Seconds after which a depth that could not be asked again is not shown any more."""
+"""Seconds after which a depth that could not be refreshed is dropped."""
 
-_ASK_SHARE = 20  # asking takes at most one part in so many of the time
+_ASK_SHARE = 20  # the inverse of the share of time spent on queries
 _ASK_LIMIT = 5.0  # seconds to wait for all depths of a source
 _LONGEST_LABEL = 200
 
@@ -74,7 +74,7 @@ _DEAD_LETTERS = frozenset(("unhandled", "undeliverable", "dlq", FAILED_JOBS))
 
 
 class _Depths:
-    """The depths of a source's queues, by name and state, and when they were asked for."""
+    """The depths of a source's queues, by name and state, and when they were queried."""
 
     def __init__(self, ask: Callable[[], Awaitable[Depths]]) -> None:
         self._ask = ask
@@ -86,16 +86,16 @@ class _Depths:
 
     @property
     def known(self) -> Depths:
-        """What was answered last, if that is not too long ago."""
+        """The last known depths, if they are recent."""
         return self._known if time.monotonic() - self._known_at <= FORGET_AFTER else {}
 
     @property
     def is_due(self) -> bool:
-        """May they be asked for again?"""
+        """Whether the next query is due."""
         return time.monotonic() >= self._due and (self._task is None or self._task.done())
 
     def ask(self) -> asyncio.Task[None] | None:
-        """Ask for them, in the event loop of the source, unless that is not due."""
+        """Query the depths in the event loop of the source, if that is due."""
         if self.is_due:
             self._task = asyncio.get_running_loop().create_task(
                 self._refresh(), name="matador-metrics-depths"
@@ -109,7 +109,7 @@ class _Depths:
                 self._known = await self._ask()
             self._known_at = time.monotonic()
             self._complained = False
-        except Exception as error:  # noqa: BLE001 - the connection is down, say: metrics go on
+        except Exception as error:  # noqa: BLE001 - for example, the connection is down
             if not self._complained:
                 why = str(error) or f"the broker did not answer within {_ASK_LIMIT:g} s"
                 log.info("the depths of queues are unknown for now: %s", why)
@@ -121,7 +121,7 @@ class _Depths:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Something that is watched."""
+    """A watched service."""
 
     service: Watchable
     transport: Callable[[], str]
@@ -136,7 +136,7 @@ class Watching:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, source: Watchable) -> None:
-        """Watch one more source. Once is enough.
+        """Watch another source. Idempotent.
 
         Raises:
             ConfigurationError: it cannot be watched.
@@ -145,7 +145,7 @@ class Watching:
             self._sources.append(_source(source))
 
     async def refresh(self, timeout: float) -> None:
-        """Ask for depths if that is due, and wait for them for at most ``timeout`` seconds."""
+        """Query depths if that is due, and wait for at most ``timeout`` seconds."""
         asked = [one.depths.ask() for one in self._sources if one.depths is not None]
         waiting = [task for task in asked if task is not None and not task.done()]
         if waiting:
@@ -156,7 +156,7 @@ class Watching:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
+        """The current metrics."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         def gauge(name: str, text: str, *labels: str) -> Any:
@@ -223,7 +223,7 @@ def _label(text: str) -> str:
 
 
 def _source(source: object) -> _Source:
-    """How to watch something."""
+    """The functions to watch a service."""
     if isinstance(source, Matador | Worker | RpcServer | Subscriber | QueueService):
         found = sources({"": source})
         looked_at = _Depths(lambda: _queue_depths(found[0])) if found else None

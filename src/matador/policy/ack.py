@@ -23,7 +23,7 @@ AckMode: TypeAlias = Literal["auto", "manual"]
 """``auto``: acknowledged when the handler returns. ``manual``: the handler calls ``ctx.ack()``."""
 
 Requeue: TypeAlias = bool | Callable[[Exception, int], bool]
-"""Whether to try again: always, never, or as a function of the error and the attempt says."""
+"""Whether to retry: always, never, or as a function of the error and the attempt decides."""
 
 RetryDelay: TypeAlias = Seconds | Callable[[int], float]
 """Seconds before the next attempt, or a function of the attempt that has failed."""
@@ -41,8 +41,8 @@ class AckStrategy:
             has called ``ctx.ack()``, or ``ctx.nack()``.
         requeue: whether a failed message is tried again: True, False, or a function of the error
             and of the number of the attempt.
-        max_retries: how often a message is tried in all, the first attempt included. Then it
-            becomes a dead letter.
+        max_retries: the total number of attempts, including the first. Then the message becomes a
+            dead letter.
         retry_delay: seconds before the next attempt, or a function of the number of the attempt
             that has failed. None: the delays of ``StandardRetryPolicy``, from 1 s on.
 
@@ -85,7 +85,7 @@ class AckStrategy:
 
     @property
     def policy(self) -> CustomRetryPolicy:
-        """The retry policy that these options stand for."""
+        """The retry policy that these options define."""
         delay, requeue = self.retry_delay, self.requeue
         delays: Callable[[int], Any] | None = None
         if delay is not None:
@@ -103,11 +103,11 @@ def _never(error: Exception, attempt: int) -> bool:
 
 @dataclass(frozen=True, slots=True, init=False)
 class DeadLetterOptions:
-    """Where messages go that cannot be handled. They are kept in the queue ``{queue}.dlq``.
+    """What to do with messages that cannot be handled. They are kept in the queue ``{queue}.dlq``.
 
     Args:
         enabled: False: they are deleted, with an error in the log.
-        exchange: the exchange they go through, on RabbitMQ.
+        exchange: the exchange through which they are routed, on RabbitMQ.
         routing_key: the key they are published with, on RabbitMQ. None: ``{queue}.dead``.
         ttl: seconds for which they are kept. None: until they are read.
         max_length: how many are kept; the oldest are dropped first. None: all.
@@ -155,7 +155,7 @@ class DeadLetterOptions:
 
     @classmethod
     def of(cls, given: DeadLetterOptions | bool | None) -> DeadLetterOptions:
-        """The options themselves, or only whether dead letters are kept. None: they are.
+        """Convert options, a flag or None. None: dead letters are kept.
 
         Example:
             >>> DeadLetterOptions.of(False).enabled

@@ -16,7 +16,7 @@ from matador.policy.retry import (
 def refuse(receipt: Receipt, idempotent: Idempotency, max_deliveries: int) -> MatadorError | None:
     """An error with the reason why a message must not run, or None if it may run.
 
-    After the handler it would be too late: a poisoned message would have crashed another worker.
+    Called before the handler, because a poisoned message may crash the worker.
     """
     if receipt.delivery_count <= 1 and not receipt.redelivered:
         return None

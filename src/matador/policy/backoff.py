@@ -61,7 +61,7 @@ class Fixed:
 
     @property
     def text(self) -> str:
-        """The form that travels in a header."""
+        """The form used in a header."""
         return f"fixed:{round(self.delay * 1000)}{_jitter(self.jitter)}"
 
 
@@ -100,7 +100,7 @@ class Exponential:
 
     @property
     def text(self) -> str:
-        """The form that travels in a header."""
+        """The form used in a header."""
         longest = "" if self.max_delay is None else f":{round(self.max_delay * 1000)}"
         return f"exponential:{round(self.delay * 1000)}{longest}{_jitter(self.jitter)}"
 
@@ -117,7 +117,7 @@ def share(value: object, where: str) -> float:
     """A number from 0 to 1.
 
     Raises:
-        ConfigurationError: it is something else.
+        ConfigurationError: it is not such a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigurationError(f"{where}: jitter must be from 0 to 1, got {value!r}")

@@ -17,9 +17,9 @@ class CircuitBreaker:
 
     Args:
         threshold: how many failures in a row open it.
-        recovery_time: seconds after which a few sends are tried again. A connection that is back
-            is tried at once.
-        successes: how many of these must succeed to close it. One that fails opens it again.
+        recovery_time: seconds after which a few sends are tried again. After a reconnect, they are
+            tried at once.
+        successes: how many of these sends must succeed to close it. A failure opens it again.
 
     Raises:
         ConfigurationError: an option is invalid.
@@ -42,7 +42,8 @@ class CircuitBreaker:
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """A circuit breaker at one moment. Every change makes a new one; times are passed in.
+    """The state of a circuit breaker. Immutable: every change returns a new value; times are passed
+    in.
 
     Attributes:
         options: see ``CircuitBreaker``.
@@ -67,7 +68,7 @@ class Circuit:
     succeeded: int = 0
 
     def at(self, now: float) -> Circuit:
-        """The circuit as time has passed: an open one is half-open after ``recovery_time``."""
+        """The circuit at a time: an open circuit is half-open after ``recovery_time``."""
         if self.state == "open" and now - self.opened_at >= self.recovery_time:
             return self.connected()
         return self
@@ -113,13 +114,13 @@ class Circuit:
         return Circuit(self.options, self.state, failures, self.opened_at)
 
     def undecided(self) -> Circuit:
-        """A send has ended, and says nothing: its connection was lost. Another may be tried."""
+        """A send ended without a result, because its connection was lost. Another may be tried."""
         if self.state != "half-open":
             return self
         return self._as("half-open", max(0, self.trying - 1), self.succeeded)
 
     def connected(self) -> Circuit:
-        """There is a connection again: an open circuit is tried at once."""
+        """The connection is restored: an open circuit tries a few sends at once."""
         return self._as("half-open") if self.state == "open" else self
 
     def _as(self, state: CircuitState, trying: int = 0, succeeded: int = 0) -> Circuit:

@@ -1,4 +1,4 @@
-"""Duplicate detection: which options there are, and what remembers the keys. Runs nothing."""
+"""Duplicate detection: its options, and the protocol of the store of keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matador.model.options import Seconds, seconds, whole_number
 
 @dataclass(frozen=True, slots=True)
 class KeyedMessage:
-    """What the key function of ``Deduplication`` sees of a message.
+    """The part of a message that is passed to the key function of ``Deduplication``.
 
     Attributes:
         id: its id, the same in every attempt.
@@ -20,7 +20,7 @@ class KeyedMessage:
         queue: the full name of the queue that it is in.
         data: the payload: of an event in its type, of other messages as plain data.
         headers: its headers, and the metadata of an event or a job.
-        correlation_id: what it is a part of.
+        correlation_id: the correlation id.
 
     Example:
         >>> Deduplication(key=lambda message: message.headers["x-request-id"])
@@ -35,7 +35,7 @@ class KeyedMessage:
 
 
 class DuplicateStore(Protocol):
-    """Remembers keys for a limited time. Implement it to share them by other means.
+    """Remembers keys for a limited time. Implement it to share keys in another store.
 
     Every call is atomic. ``owner`` identifies one run of the work.
     """
@@ -56,15 +56,16 @@ class DuplicateStore(Protocol):
         ...
 
     async def finish(self, key: str, owner: str, result: bytes, ttl: float) -> bool:
-        """Keep a result for ``ttl`` seconds; False: another owner was faster, and its counts."""
+        """Keep a result for ``ttl`` seconds. False: another owner finished first, and its result is
+        kept."""
         ...
 
     async def forget(self, key: str, owner: str) -> None:
-        """Make the key new again, if ``owner`` still holds it."""
+        """Delete a key, if ``owner`` still holds it."""
         ...
 
     async def clear(self) -> None:
-        """Forget all keys."""
+        """Delete all keys."""
         ...
 
 

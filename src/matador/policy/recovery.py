@@ -1,4 +1,4 @@
-"""What happens to sends while the broker is away: the options of the buffer."""
+"""What happens to sends while the broker cannot be reached: the options of the buffer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from matador.model.options import Seconds, one_of, seconds, whole_number
 class Recovery:
     """Sends during a reconnect wait in a buffer, and leave it in order.
 
-    A send that waits has not been reported as sent: its caller waits, too.
+    A buffered send is not reported as sent: its caller waits.
 
     Args:
         buffer: False: sends fail at once while there is no connection.
-        max_size: how many may wait. Others fail with ``BufferFullError``.
-        ttl: seconds that one may wait. Then it fails with ``BufferExpiredError``.
-        reconnect: how the waits between attempts to reconnect grow. None: as the URL says.
+        max_size: the maximum number of buffered sends. Others fail with ``BufferFullError``.
+        ttl: the maximum time in the buffer in seconds. Then the send fails with
+            ``BufferExpiredError``.
+        reconnect: how the delays between attempts to reconnect grow. None: as the URL says.
 
     Raises:
         ConfigurationError: an option is invalid.

@@ -13,10 +13,10 @@ from matador.model.job import JobSchedule
 from matador.model.options import suggestion
 
 MOST_MISSED = 1000
-"""So many jobs at most are added for times that were missed; those before them are left out."""
+"""The maximum number of jobs added for missed times; earlier times are left out."""
 
 GRACE = 60.0
-"""Seconds by which a time counts as kept, not as missed."""
+"""A time that is late by at most this many seconds does not count as missed."""
 
 _SHORTEST = 0.001
 
@@ -29,7 +29,7 @@ CRON_NAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-"""Names for usual cron expressions."""
+"""Names of common cron expressions."""
 
 
 def cron_expression(cron: str, where: str) -> str:
@@ -56,7 +56,7 @@ def cron_expression(cron: str, where: str) -> str:
 def check_recurrence(
     cron: str | None, every: float | None, timezone: str, where: str, now: float
 ) -> None:
-    """Raise ``ConfigurationError`` unless this says when a job is due, again and again."""
+    """Raise ``ConfigurationError`` unless the arguments define a valid recurrence."""
     if (cron is None) == (every is None):
         raise ConfigurationError(f"{where}: give either cron= or every=")
     if every is not None and every < _SHORTEST:
@@ -76,14 +76,14 @@ def check_recurrence(
                 f"write five fields, like '0 7 * * mon-fri', or a name, like '@daily'"
             ) from None
         except StopIteration:
-            raise ConfigurationError(f"{where}: cron={cron!r} never comes to pass") from None
+            raise ConfigurationError(f"{where}: cron={cron!r} never matches a time") from None
 
 
 def next_time(schedule: JobSchedule, after: float) -> float:
     """The first time of a schedule after a moment.
 
     Times of ``every`` are counted from ``next_at``. With daylight saving, a time that does not
-    exist comes when the clocks have moved, and one that exists twice comes once, unless the
+    exist is due after the clock change, and a time that exists twice is due once, unless the
     expression has a ``*`` in its minutes or hours, or has six fields.
 
     Example:
@@ -107,7 +107,7 @@ def first_time(schedule: JobSchedule, now: float) -> float:
 
 
 def due_times(schedule: JobSchedule, now: float) -> tuple[list[float], float]:
-    """The times for which a job is to be added now, and the next one after them.
+    """The times for which a job must be added now, and the next one after them.
 
     Example:
         >>> due_times(JobSchedule(key="k", name="n", every=10.0, next_at=100.0), now=125)
@@ -133,7 +133,7 @@ def due_times(schedule: JobSchedule, now: float) -> tuple[list[float], float]:
 def _cron_times(schedule: JobSchedule, now: float) -> tuple[list[float], float]:
     assert schedule.cron is not None
     zone = ZoneInfo(schedule.timezone)
-    # Backwards from now: what was missed long ago must not take long.
+    # Search backward from now, so that times missed long ago cost nothing.
     until = datetime.fromtimestamp(now, zone) + timedelta(seconds=1)
     earlier = CronSim(schedule.cron, until, reverse=True)
     times: list[float] = []

@@ -19,7 +19,7 @@ from matador.policy.backoff import growing_delay, share
 
 
 Outcome: TypeAlias = Literal["success", "retry", "dead-letter", "discard"]
-"""How an attempt ended: the names used in logs, the journal, tables, counts and metrics."""
+"""The outcome of an attempt, as named in logs, the journal, tables, counters and metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SendToDeadLetters:
 class Discard:
     """Do not retry; delete the message.
 
-    ``answered``: its sender was told why, so nothing is lost.
+    ``answered``: the sender received the reason in a reply, so nothing is lost.
     """
 
     outcome: ClassVar[Outcome] = "discard"
@@ -66,8 +66,7 @@ class RetryContext:
         attempts: the number of attempts, including this one.
         receipt: the receipt of the delivery.
         idempotent: whether the handler may run again for the same message.
-        interrupted: the handler was cancelled by its own timeout, so it may have done half of
-            its work.
+        interrupted: its timeout canceled the handler, so it may have done half of its work.
         random: a random number from 0 to 1, for jitter.
         max_attempts, max_deliveries, delay: set if a hook decided them for this message.
         envelope: the message, if it is an event.
@@ -157,7 +156,7 @@ class StandardRetryPolicy:
         return grown * (1.0 - self.jitter * random)
 
     def wants_retry(self, error: BaseException, attempt: int) -> bool:
-        """Whether an ordinary error is retried at all; subclasses may say no."""
+        """Whether to retry after an ordinary error; subclasses may override it."""
         return True
 
     def decide(self, context: RetryContext) -> Decision:
@@ -212,15 +211,15 @@ class StandardRetryPolicy:
 
 @dataclass(frozen=True, slots=True, init=False)
 class CustomRetryPolicy(StandardRetryPolicy):
-    """The standard policy with delays and a choice of errors of its own.
+    """The standard policy with custom delays and a custom choice of errors.
 
-    What ``attempts=`` and ``backoff=`` of a job and an ``AckStrategy`` stand for.
+    Jobs (``attempts=``, ``backoff=``) and ``AckStrategy`` use it.
 
     Args:
         max_attempts: as in ``StandardRetryPolicy``.
         delays: seconds to wait after the attempt with a number. None: the standard delays.
-        when: whether to retry, as a function of the error and the number of the attempt. A
-            function that fails decides nothing. None: always.
+        when: whether to retry, as a function of the error and the number of the attempt. If the
+            function raises, its result is ignored. None: always.
         jitter, max_deliveries: as in ``StandardRetryPolicy``.
     """
 
@@ -252,7 +251,7 @@ class CustomRetryPolicy(StandardRetryPolicy):
         return StandardRetryPolicy.delay(self, attempt, random)
 
     def wants_retry(self, error: BaseException, attempt: int) -> bool:
-        """Whether an ordinary error is retried at all."""
+        """Whether to retry after an ordinary error."""
         if self.when is None:
             return True
         try:
@@ -269,7 +268,7 @@ def _is_number(value: object) -> bool:
 
 
 def is_poisoned(receipt: Receipt, max_deliveries: int) -> bool:
-    """Was it delivered so often without being settled that it may crash its workers?
+    """Whether it was delivered so often without being settled that it may crash its workers.
 
     A first delivery is never poisoned, whatever the limit.
     """
@@ -277,7 +276,7 @@ def is_poisoned(receipt: Receipt, max_deliveries: int) -> bool:
 
 
 def may_run_again(idempotent: Idempotency) -> bool:
-    """Is the handler declared safe to run again?"""
+    """Whether the handler is declared safe to run again."""
     return idempotent in ("yes", "resumable")
 
 

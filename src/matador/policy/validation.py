@@ -20,7 +20,7 @@ _EXCERPT = 100
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What an incoming message must be like.
+    """The requirements for an incoming message.
 
     Args:
         max_size: the largest body in bytes.
@@ -45,7 +45,7 @@ class Validation:
         one_of(self.malformed, "Validation: malformed", get_args(Malformed))
 
     def problem_of(self, body: bytes) -> str | None:
-        """What is wrong with a body; None if it may be decoded. Never raises an error.
+        """The problem of a body; None if it may be decoded. Never raises an error.
 
         Example:
             >>> Validation().problem_of(b"")

@@ -1,4 +1,4 @@
-"""``Publisher``: publishes messages to exchanges; what returns is confirmed by the broker."""
+"""``Publisher``: publishes messages to exchanges and waits for the broker's confirmation."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Published(msgspec.Struct, frozen=True, gc=False):
         message_id: its id.
         routing_key: the key it was published with.
         exchanges: the exchanges it was published to.
-        queues: in how many queues it was stored; 1 on brokers that only say that there are any.
-            0: no queue wanted it, so it is gone.
+        queues: the number of queues that stored it; 1 on brokers that only report that there are
+            any. 0: no binding matched, so the message was dropped.
 
     Example:
         >>> published = await publisher.publish("orders.created", {"id": 1})
@@ -70,18 +70,18 @@ class Published(msgspec.Struct, frozen=True, gc=False):
 class Publisher(MessageService):
     """Publishes messages to exchanges. Used by many tasks of one event loop at once.
 
-    Connects when it is first used, or by ``start`` or ``async with``. A web process that has only
-    publishers consumes nothing.
+    Connects on first use, or by ``start`` or ``async with``. A web process that only has publishers
+    consumes nothing.
 
     Args:
         url: the URL of the broker, or a transport.
         exchange: the exchange to publish to, or several; the first is the default of ``publish``.
             A name is a topic exchange; ``Exchange(name, type)`` has another type. They are
             created if they are missing.
-        recovery: sends wait for a lost connection in a buffer.
+        recovery: the buffer for sends without a connection.
         circuit_breaker: sends fail at once while the broker keeps failing. None: never.
-        on_unroutable: called with the ``Published`` of a message that no queue wanted.
-        shutdown: how long a shutdown waits by default for sends that are under way.
+        on_unroutable: called with the ``Published`` of a message that matched no binding.
+        shutdown: how long a shutdown waits by default for sends in flight.
         **options: see ``ServiceOptions``.
 
     Raises:
@@ -143,7 +143,7 @@ class Publisher(MessageService):
         self._open_outbox(transport, recovery=self._recovery, breaker=self._breaker)
 
     async def _used_first(self) -> None:
-        """Connect. Whatever is not shut down by then is closed when the event loop ends."""
+        """Connect. Without a shutdown, the publisher is closed when the event loop ends."""
         await self.start()
         if self._at_loop_end is None:
             self._at_loop_end = await AtLoopEnd.of(partial(self.shutdown, _LAST_SENDS))
@@ -178,17 +178,17 @@ class Publisher(MessageService):
             exchange: another exchange than the default one, or several.
             metadata: headers of the message. Names that start with ``x-retry``, ``x-hermes`` or
                 ``x-matador`` are reserved, and left out.
-            correlation_id: traces what belongs together; the id of the message by default.
+            correlation_id: the id that related messages share; the id of the message by default.
             message_id: identifies the message, also to detect duplicates; a new UUID by default.
             persistent: False: the message need not survive a restart of the broker.
             priority: higher ones are received first, where queues have priorities.
-            ttl: seconds after which nobody needs the message: subscribers then delete it unseen.
+            ttl: seconds after which the message is obsolete: subscribers then delete it unhandled.
 
         Raises:
             InvalidMessageError: the message is not valid.
             BufferFullError, BufferExpiredError, CircuitOpenError: there is no connection.
             PublishError: one of several exchanges failed.
-            MatadorError: what the transport said.
+            MatadorError: the error of the transport.
 
         Example:
             >>> await publisher.publish("orders.created", {"id": 1}, priority=5)
@@ -272,11 +272,11 @@ class Publisher(MessageService):
         names = tuple(dict.fromkeys(key for key, _ in given))
         return await self._sending("publish", names, to[0], metadata, send, len(given))
 
-    # -- how it is doing --------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------
 
     @property
     def is_ready(self) -> bool:
-        """It is started and connected, and the circuit breaker is not open."""
+        """Whether it is started and connected, and the circuit breaker is not open."""
         return self._outbox is not None and self.health().status == "healthy"
 
     @property
@@ -286,7 +286,7 @@ class Publisher(MessageService):
 
     @property
     def exchange(self) -> str:
-        """The exchange that it publishes to unless told otherwise."""
+        """The default exchange."""
         return self._default[0]
 
     # -- inside -----------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class Publisher(MessageService):
         return Message(id_, "", body, headers, 0.0, priority, None, properties)
 
     async def _to(self, given: str | Sequence[str] | None) -> tuple[str, ...]:
-        """The exchanges to publish to, which are there now."""
+        """The exchanges to publish to, created if missing."""
         if self._outbox is None:
             await self._used_first()
         if given is None:
@@ -352,9 +352,9 @@ class Publisher(MessageService):
         return self._published(message, to, sum(one for one in found if isinstance(one, int)))
 
     async def _posted_many(self, parcels: Sequence[Parcel]) -> Sequence[int | MatadorError]:
-        """What came of each message.
+        """The outcome of each message.
 
-        Makes exchanges again that somebody has deleted: the next publish finds them.
+        Recreates deleted exchanges, so that the next publish finds them.
         """
         found = await self._send_many(parcels)
         missing = False

@@ -1,4 +1,4 @@
-"""The handlers of a subscriber, and which of them a message is for."""
+"""The handlers of a subscriber, by pattern."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class SeveralRoute(Route, frozen=True, kw_only=True):
 
 
 class Registry:
-    """Handlers by their patterns. The patterns mean what the type of the exchange says.
+    """Handlers by pattern. The type of the exchange defines how patterns match.
 
     The name of a handler identifies it among the handlers of the subscriber. It is in the headers
-    of a message whose handlers have failed, so that only these run again. ``together``: a single
-    handler is called like several.
+    of a message whose handlers have failed, so that only these run again. ``together``: call a
+    single handler in the same way as several.
     """
 
     def __init__(self, exchange: Exchange, where: str, *, together: bool) -> None:
@@ -75,9 +75,9 @@ class Registry:
         function: Callable[..., Any],
         route: Callable[[MessageFunction], MessageRoute],
     ) -> None:
-        """Have a function called for messages that match. One that is added twice is one handler.
+        """Register a function for matching messages. A function that is added twice is one handler.
 
-        ``route`` says how it is called.
+        ``route`` makes its route.
 
         Raises:
             ConfigurationError: the pattern or the function is not valid.
@@ -95,7 +95,7 @@ class Registry:
         self._found.clear()
 
     def route(self, routing_key: str) -> MessageRoute | SeveralRoute | None:
-        """How a message is handled; None: no handler matches."""
+        """The route of a message; None: no handler matches."""
         try:
             return self._found[routing_key]
         except KeyError:
@@ -113,7 +113,7 @@ class Registry:
         return found
 
     def routes_of(self, delivery: Delivery) -> Sequence[MessageRoute]:
-        """The handlers that a message is for: all that match, or those that have failed."""
+        """The handlers to run for a message: all that match, or those that failed before."""
         found = self.route(routing_key_of(delivery))
         if not isinstance(found, SeveralRoute):
             return () if found is None else (found,)
@@ -141,7 +141,7 @@ class Registry:
 
 
 def _several(handlers: tuple[MessageRoute, ...]) -> SeveralRoute:
-    """The message may run again if one handler may: the others are refused one by one."""
+    """The message may run again if one handler may; the others are refused individually."""
     kinds = {one.idempotent for one in handlers}
     return SeveralRoute(
         handler=", ".join(one.handler for one in handlers),

@@ -38,22 +38,23 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Subscriber(MessageReceiver):
     """Receives published messages by patterns of routing keys, and runs a handler for each.
 
-    Not to be confused with ``matador.Subscriber``, which ``@subscriber`` makes: a function that
-    handles an event. This one is a running service, like ``RpcServer``.
+    Not to be confused with ``matador.Subscriber``, which ``@subscriber`` creates: a function that
+    handles an event. This class is a running service, like ``RpcServer``.
 
-    With a ``queue``, all subscribers of that name share its messages, and those that are published
-    while none of them runs wait. Without one, every subscriber receives every message from its
-    start on; its queue is deleted when it is closed.
+    With a ``queue``, all subscribers of that name share its messages, and messages published while
+    none of them runs wait. Without a ``queue``, every subscriber receives every message published
+    after its start; its queue is deleted when it is closed.
 
     Args:
         url: the URL of the broker, or a transport.
         exchange: the exchange to receive from: the name of a topic exchange, or an ``Exchange``.
-        queue: the name of the queue, or a ``WorkQueue`` with its options. None: a queue of its own,
+        queue: the name of the queue, or a ``WorkQueue`` with its options. None: a separate queue,
             ``{exchange}.{uuid}``.
-        concurrency: how many messages are handled at once. None: as the queue says, or 10.
-        dead_letters: whether and how failed messages are kept. By default they are, in
-            ``{queue}.dlq``; without a ``queue`` they are not.
-        continue_on_error: a message is done even if handlers fail: nothing is retried or kept.
+        concurrency: how many messages are handled at once. None: the concurrency of the queue, or
+            10.
+        dead_letters: whether and how failed messages are kept. By default, they are kept in
+            ``{queue}.dlq``; without a ``queue``, they are not.
+        continue_on_error: a message completes even if handlers fail: nothing is retried or kept.
         error_handler: called with each error of a handler, and the context of its message.
         **options: see ``ReceiverOptions``.
 
@@ -128,7 +129,7 @@ class Subscriber(MessageReceiver):
 
     @property
     def is_broadcast(self) -> bool:
-        """Has it a queue of its own, so that every subscriber receives every message?"""
+        """Whether it has a separate queue, so that every subscriber receives every message."""
         return self._broadcast
 
     # -- handlers ---------------------------------------------------------------------------------
@@ -136,12 +137,12 @@ class Subscriber(MessageReceiver):
     def on(
         self, *patterns: str, **options: Unpack[HandlerOptions]
     ) -> Callable[[Function], Function]:
-        """Have a function called for each message whose routing key matches a pattern.
+        """Call a function for each message whose routing key matches a pattern.
 
         ``*`` stands for one word, ``#`` for any number of words, also none. The function takes the
         data of the message, in the type that its annotation names, and the ``MessageContext`` if it
         has a parameter for it. It may be async; others run in threads. Several functions may match
-        a message: they run side by side. One function is called once a message. ``options``: see
+        a message: they run concurrently. Each function is called once per message. ``options``: see
         ``HandlerOptions``.
 
         Raises:
@@ -170,8 +171,8 @@ class Subscriber(MessageReceiver):
         """Stop messages for patterns of an earlier version from reaching the queue.
 
         The bindings of a named queue stay on the broker when the program no longer has a handler
-        for them; messages that only they let in become dead letters. Call this after the start,
-        once no process with the earlier version runs. Idempotent.
+        for them; messages that only match these bindings become dead letters. Call this after the
+        start, once no process with the earlier version runs. Idempotent.
 
         Raises:
             ConfigurationError: there is a handler for the pattern.

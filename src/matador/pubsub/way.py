@@ -1,4 +1,4 @@
-"""Pub/sub as a way in: all matching handlers run side by side, each judged by its own error."""
+"""Pub/sub as a way in: all matching handlers run concurrently, each with its own outcome."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from matador.runtime.way import Asked, Call, Failure, HandlersFailed, Route, Sco
 log = logging.getLogger("matador.pubsub")
 
 ErrorHandler: TypeAlias = Callable[[Exception, MessageContext], Any]
-"""Is told about each error of a handler. May be async; others run in a thread."""
+"""Called for each error of a handler. May be async; sync functions run in a thread."""
 
 
 class PubSubWay(MessageWay):
@@ -80,7 +80,7 @@ class PubSubWay(MessageWay):
         return route
 
     def data_of(self, route: Route, body: bytes) -> Any:
-        """For several handlers, by their names: the data of each, or why it cannot be read."""
+        """For several handlers, by name: the data of each, or the error."""
         if type(route) is not SeveralRoute:
             return super().data_of(route, body)
         if (problem := self._validation.problem_of(body)) is not None:
@@ -119,7 +119,8 @@ class PubSubWay(MessageWay):
             errors = await asyncio.gather(*tasks)
         except asyncio.CancelledError:
             if not all(may_run_again(one.idempotent) and one.is_async for one in chosen):
-                # A release would run all of them again. A redelivery refuses those that must not.
+                # A release would run all of them again. A redelivery refuses those that must not
+                # run again.
                 work.route = msgspec.structs.replace(route, idempotent="unknown")
             raise
         finally:
@@ -136,12 +137,12 @@ class PubSubWay(MessageWay):
         elif failures or given_up:
             raise HandlersFailed(failures, given_up)
         if scope is not None and scope.acknowledgement is not None:
-            scope.acknowledgement.decide(None)  # each handler had one of its own
+            scope.acknowledgement.decide(None)  # each handler had its own timeout
 
     async def _error_of(
         self, one: MessageRoute, work: MessageWork, scope: Scope | None
     ) -> Exception | None:
-        """Run one handler; returns what it raised."""
+        """Run one handler; return its error."""
         data = work.data[one.handler]
         if isinstance(data, Unreadable):
             return data
@@ -188,7 +189,7 @@ class PubSubWay(MessageWay):
         return max(found, key=lambda one: one.max_deliveries)
 
     def decide(self, work: MessageWork, error: Exception, asked: Asked, random: float) -> Decision:
-        """Each of several handlers is judged by its own error."""
+        """The decision depends on the error of each handler."""
         if not isinstance(error, HandlersFailed):
             return super().decide(work, error, asked, random)
         again: dict[str, float] = {}
@@ -218,7 +219,7 @@ class PubSubWay(MessageWay):
         return self.policy(own).decide(self.retry_context(own, error, asked, random))
 
     def successor(self, work: MessageWork, failure: Failure) -> Message:
-        """Says in headers which of several handlers run again, and which were given up."""
+        """Stores in headers which of several handlers run again, and which failed permanently."""
         message, error = super().successor(work, failure), failure.error
         if not isinstance(error, HandlersFailed):
             return message
@@ -237,7 +238,7 @@ class PubSubWay(MessageWay):
         return msgspec.structs.replace(message, headers=headers)
 
     async def _told(self, work: MessageWork, body: bytes | None, failure: Failure | None) -> None:
-        """Tell ``error_handler`` about an attempt that failed."""
+        """Call ``error_handler`` for a failed attempt."""
         if failure is None or not failure.ran:
             return
         error = failure.error
@@ -275,10 +276,10 @@ class PubSubWay(MessageWay):
 def _chosen(
     work: MessageWork, matching: Sequence[MessageRoute]
 ) -> tuple[Sequence[MessageRoute], Sequence[str]]:
-    """The handlers to run, and the names of those that were given up.
+    """The handlers to run, and the names of those that failed permanently.
 
-    The headers of a retry say which ones. If they name one that is not there (the program has
-    changed meanwhile, or another program wrote them), all run: better once more than never.
+    The headers of a retry name them. If they name an unknown handler (the program has changed
+    meanwhile, or another program wrote them), all handlers run, so that none is skipped.
     """
     again, ended = _names(work, FAILED_HANDLERS), _names(work, GIVEN_UP_HANDLERS)
     known = {one.handler for one in matching}

@@ -1,4 +1,4 @@
-"""Remote calls: commands that a server handles, called by clients who wait for the result.
+"""Remote calls: commands that a server handles, called by clients that wait for the result.
 
 Example:
     >>> server = RpcServer("amqp://localhost", queue="maths")

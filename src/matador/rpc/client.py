@@ -29,7 +29,7 @@ from matador.model.options import Seconds, optional_whole_number, seconds, whole
 from matador.policy.backoff import Backoff, Exponential
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.recovery import Recovery
-from matador.rpc.replies import Replies, Waiting
+from matador.rpc.replies import ReplyRouter, Waiting
 from matador.rpc.wire import CORRELATION_ID, command_name, non_empty, read_reply
 from matador.runtime.blocking import Blocking, blocking
 from matador.runtime.facts import Way
@@ -51,7 +51,7 @@ class CallRetry:
     and sends the same reply again.
 
     Args:
-        attempts: how often a call is made in all, the first time included.
+        attempts: the total number of attempts, including the first.
         backoff: the delays between the attempts.
         when: decides whether to call again, as a function of the error and of the number of the
             attempt. By default, after a timeout and when the connection was lost.
@@ -104,15 +104,15 @@ class _CallOptions(TypedDict, total=False):
 class RpcClient(MessageService):
     """Calls the commands of one server, or of several that share a queue.
 
-    Any number of calls may be under way at once. Used from one event loop.
+    Any number of calls may be in flight. Used from one event loop.
 
     Args:
-        url: the URL of the broker, or a transport. A transport that is given is connected, and
-            never disconnected.
+        url: the URL of the broker, or a transport. A transport object is connected, but never
+            disconnected.
         queue: the name of the server's queue. The server creates it.
         timeout: seconds that a call waits for its reply.
         retry: whether a call without a reply is made again; None: never.
-        recovery: what happens to requests while there is no connection. By default they wait.
+        recovery: what happens to requests without a connection. By default, they are buffered.
         circuit_breaker: fails calls at once while the broker keeps failing; None: none.
         **options: see ``ServiceOptions``.
 
@@ -149,7 +149,7 @@ class RpcClient(MessageService):
         check_arguments(self._where, circuit_breaker=circuit_breaker)
         self._retry = retry
         self._breaker = circuit_breaker
-        self._replies: Replies | None = None
+        self._replies: ReplyRouter | None = None
         self._pending: set[Waiting] = set()
         self._decoders: dict[Any, Callable[[bytes], Any]] = {}
 
@@ -171,15 +171,15 @@ class RpcClient(MessageService):
         """
         return self._blocking(SyncRpcClient)
 
-    # -- life -------------------------------------------------------------------------------------
+    # -- life cycle -------------------------------------------------------------------------------
 
     async def _open(self, transport: Transport) -> None:
-        self._replies = await Replies.open(transport)
+        self._replies = await ReplyRouter.open(transport)
         self._at_end("stop receiving replies", self._close_replies)
         self._open_outbox(transport, recovery=self._recovery, breaker=self._breaker)
 
     def _receiving_stopped(self) -> None:
-        """Calls that wait fail at once; notifications are still confirmed."""
+        """Pending calls fail at once; notifications are still confirmed."""
         for call in list(self._pending):
             call.fail(ShuttingDownError(f"{self._where} was shut down before the reply came"))
 
@@ -223,16 +223,16 @@ class RpcClient(MessageService):
         message_id: str | None = None,
         priority: int | None = None,
     ) -> Any:
-        """Call a command and return its result. Cancelling the call forgets it.
+        """Call a command and return its result. If the call is canceled, its reply is dropped.
 
         Args:
             command: the command, in upper or lower case.
-            data: what the handler takes: plain data or an instance of a payload class.
+            data: the argument of the handler: plain data or an instance of a payload class.
             result_type: the type of the result, which is checked; plain data by default.
-            timeout: seconds to wait for the reply; None: as the client says.
+            timeout: seconds to wait for the reply; None: the timeout of the client.
             correlation_id: an id for tracing, which the handler sees; a new one by default.
             metadata: headers for the handler: texts and whole numbers.
-            message_id: the id of the request, by which servers find duplicates; a new one by
+            message_id: the id of the request, by which servers detect duplicates; a new one by
                 default.
             priority: requests with a higher one are handled first, where the queue has priorities.
 
@@ -241,7 +241,7 @@ class RpcClient(MessageService):
             3
 
         Raises:
-            RemoteError: the handler has failed, or there is none.
+            RemoteError: the handler failed, or there is none.
             RpcTimeoutError: there was no reply in time.
             ConnectionLostError: the connection was lost; the call may or may not have run.
             InvalidMessageError: the data cannot be written, or the result is not of its type.
@@ -274,7 +274,7 @@ class RpcClient(MessageService):
     ) -> Any:
         self._may_send()
         assert self._replies is not None, "opened before the outbox, and closed after it"
-        # Nothing but its reply is found by the correlation id of the request.
+        # The correlation id of the request only identifies its reply.
         unique = request.id if is_new else self._clock.new_id()
         if correlation_id is not None:
             if self._replies.is_free(correlation_id):
@@ -303,10 +303,10 @@ class RpcClient(MessageService):
         message_id: str | None = None,
         priority: int | None = None,
     ) -> str:
-        """Have a command run without waiting for its result; returns the id of the request.
+        """Send a command without waiting for its result; return the id of the request.
 
-        Returns once the broker has stored the request. A handler that fails is tried again as the
-        server's ``AckStrategy`` says.
+        Returns once the broker has stored the request. The server's ``AckStrategy`` decides about
+        retries.
 
         Example:
             >>> id = await client.notify("LOG", {"text": "hi"})
@@ -390,7 +390,7 @@ class RpcClient(MessageService):
         error = sent.exception()
         if error is None:
             call.sent = True
-            self._connection_state_changed(self._broker.transport.state)  # it may be lost by now
+            self._connection_state_changed(self._broker.transport.state)  # it may be lost now
         elif isinstance(error, SendTimeoutError):
             call.fail(_caused(RpcTimeoutError(f"{self._queue}: {error}"), error))
         elif isinstance(error, SendUnconfirmedError):
@@ -426,7 +426,7 @@ class RpcClient(MessageService):
         return found
 
     def _connection_state_changed(self, state: ConnectionState) -> None:
-        """Replies to what was sent over a connection that is lost will not come any more."""
+        """Fail calls whose connection was lost: their replies will not arrive."""
         if state.status != "connected":
             lost = (
                 f"{self._queue}: the connection was lost before the reply came, so the call may or "
@@ -436,7 +436,7 @@ class RpcClient(MessageService):
                 if call.sent:
                     call.fail(_caused(ConnectionLostError(lost), state.error))
 
-    # -- what it looks like -----------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------
 
     @property
     def queue(self) -> str:
@@ -445,7 +445,7 @@ class RpcClient(MessageService):
 
     @property
     def pending(self) -> int:
-        """How many calls wait for their reply."""
+        """The number of calls that wait for their reply."""
         return len(self._pending)
 
 

@@ -1,7 +1,7 @@
-"""Receives replies, and hands each to the call that waits for it.
+"""Receives replies and passes each to the call that waits for it.
 
-A transport has one place for replies. Clients that share a transport share its ``Replies``, which
-it keeps for them.
+A transport has one reply address. Clients that share a transport share its ``ReplyRouter``, which
+the transport stores.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Waiting:
         """The broker has confirmed the request."""
 
     def answered(self, reply: Delivery) -> None:
-        """The reply is here. Raises nothing."""
+        """Handle the reply. Raises nothing."""
         if not self.reply.done():
             self.reply.set_result(reply)
 
     def fail(self, error: BaseException) -> None:
-        """There will be no reply."""
+        """Fail the call: there will be no reply."""
         if not self.reply.done():
             self.reply.set_exception(error)
 
 
-class Replies:
+class ReplyRouter:
     """The replies of one transport. Made by ``open``, ended by ``close``."""
 
     def __init__(self) -> None:
         self.address = ""
-        """Where the replies arrive: the ``reply_to`` of requests."""
+        """The reply address: the ``reply_to`` of requests."""
         self.waiting: dict[str, Waiting] = {}
         """The calls that wait, by their correlation ids."""
         self._used: OrderedDict[str, None] = OrderedDict()
@@ -59,11 +59,11 @@ class Replies:
         self._reader: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, transport: Transport) -> Replies:
-        """Those of this transport, for one more client.
+    async def open(cls, transport: Transport) -> ReplyRouter:
+        """Open the replies of this transport for another client.
 
         Raises:
-            UnsupportedError: the transport has no place for replies.
+            UnsupportedError: the transport cannot receive replies.
             TransportError: it is not connected.
         """
         if not isinstance(transport, Replying):
@@ -71,7 +71,7 @@ class Replies:
                 f"the transport {transport.name!r} cannot receive replies, so it cannot be used "
                 f"for calls; use RabbitMQ, Redis, SQLite or memory"
             )
-        found: Replies = transport.shared.setdefault(cls, cls())
+        found: ReplyRouter = transport.shared.setdefault(cls, cls())
         async with found._opening:
             await found._start(transport)
         return found
@@ -85,7 +85,7 @@ class Replies:
         self._users += 1
 
     async def close(self) -> None:
-        """One client needs them no longer; the last one ends them."""
+        """Release the replies for one client; the last one closes them."""
         async with self._opening:
             self._users -= 1
             if self._users > 0 or self._reader is None:
@@ -98,9 +98,9 @@ class Replies:
                 await subscription.close()
 
     def is_free(self, correlation_id: str) -> bool:
-        """Whether no request has had this correlation id lately; from now on, one has.
+        """Reserve a correlation id; False if a recent request used it.
 
-        A late reply to an earlier request must not be taken for one to the next.
+        A late reply to an earlier request must not be mistaken for a reply to the next.
         """
         if correlation_id in self._used or correlation_id in self.waiting:
             return False
@@ -115,7 +115,7 @@ class Replies:
             try:
                 subscription = self._subscription
                 if subscription is None or not subscription.active:
-                    # Whoever owns the transport has disconnected it, and may connect it again.
+                    # The owner of the transport has disconnected it, and may connect it again.
                     self.address = await transport.reply_address()
                     subscription = self._subscription = await transport.replies()
                 if isinstance(subscription, ReplySubscription):
@@ -123,12 +123,12 @@ class Replies:
                 for reply in await subscription.receive(_AT_ONCE):
                     self._hand_over(reply)
                 pauses.reset()
-            except Exception as error:  # noqa: BLE001 - whatever it is, replies must go on arriving
+            except Exception as error:  # noqa: BLE001 - keep receiving replies after any error
                 log.debug("could not receive replies, trying again: %s", error)
                 await asyncio.sleep(pauses.next())
 
     def _hand_over(self, reply: Delivery) -> None:
-        """Replies to nobody are dropped: late ones, second ones, and strangers'."""
+        """Pass a reply to its call. Late, duplicate and foreign replies are dropped."""
         properties = reply.properties
         if properties is not None and properties.correlation_id is not None:
             call = self.waiting.pop(properties.correlation_id, None)

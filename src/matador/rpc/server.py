@@ -42,23 +42,23 @@ _NOT_IN_A_NAMESPACE = re.compile(r"[^A-Za-z0-9_-]")
 class RpcServer(MessageReceiver):
     """Handles commands that arrive in a queue. Several servers may share one.
 
-    A call that fails is answered with an error at once, and not tried again unless the handler
-    raises ``DoRetry``. Without a caller that waits (``notify``), the retry policy decides. Requests
-    whose caller has stopped waiting are not run.
+    A failed call is answered with an error at once, and not retried unless the handler raises
+    ``DoRetry``. Without a waiting caller (``notify``), the retry policy decides. Requests whose
+    caller has stopped waiting are not run.
 
     Args:
-        url: the URL of the broker, or a transport. A transport that is given is connected, and
-            never disconnected.
+        url: the URL of the broker, or a transport. A transport object is connected, but never
+            disconnected.
         queue: the name of the queue, as it is on the broker, or a ``WorkQueue`` with its options.
-        concurrency: how many requests are handled at once. None: as the queue says, or 100.
-        dead_letters: whether and how requests that failed are kept, in ``{queue}.dlq``. By default
-            they are. Not kept is a request whose caller was told why on purpose: by a
-            ``RemoteError``, or because the command is unknown or its data invalid. Existing queues
-            keep their arguments.
+        concurrency: how many requests are handled at once. None: the concurrency of the queue, or
+            100.
+        dead_letters: whether and how failed requests are kept, in ``{queue}.dlq``. Kept by default.
+            A request is not kept if its caller received a deliberate error: a ``RemoteError``, or
+            the error for an unknown command or invalid data. Existing queues keep their arguments.
         slow_call: seconds after which a call is logged as slow; None: never.
-        hide_errors: callers are not told what unexpected exceptions say, only their names. Raise a
-            ``RemoteError`` to tell them something.
-        create: False: the queue must be there, on RabbitMQ; it is used as it is.
+        hide_errors: callers only receive the names of unexpected exceptions, not their texts. Raise
+            a ``RemoteError`` to send a text.
+        create: False: on RabbitMQ, the queue must exist; it is used unchanged.
         **options: see ``ReceiverOptions``.
 
     Raises:
@@ -134,7 +134,7 @@ class RpcServer(MessageReceiver):
         registered for the command before is replaced. ``options``: see ``HandlerOptions``.
 
         Raises:
-            ConfigurationError: the command is empty, or the function cannot be called so.
+            ConfigurationError: the command is empty, or the function has an unsuitable signature.
 
         Example:
             >>> server.register("ADD", add, timeout=5)
@@ -147,7 +147,7 @@ class RpcServer(MessageReceiver):
         self._commands[name] = route
 
     def unregister(self, command: str) -> bool:
-        """Handle a command no longer; whether it was handled.
+        """Remove the handler of a command; return whether there was one.
 
         Example:
             >>> server.unregister("ADD")
@@ -203,7 +203,7 @@ class RpcServer(MessageReceiver):
 
     @property
     def reader(self) -> MessageReader:
-        """Reads the requests that are stored in its queue."""
+        """The reader of the requests stored in its queue."""
         return MessageReader(
             self._validation,
             name_of=command_of,
@@ -218,7 +218,7 @@ class RpcServer(MessageReceiver):
     def _letter_arguments(self, work: MessageWork) -> RpcContext:
         return RpcContext(work, None)
 
-    # -- what it looks like -----------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------
 
     @property
     def queue(self) -> str:
@@ -227,12 +227,13 @@ class RpcServer(MessageReceiver):
 
     @property
     def in_flight(self) -> int:
-        """How many requests it is handling."""
+        """The number of requests in flight."""
         return self._activity.processing
 
 
 def _namespace(queue: str) -> str:
-    """One for each queue: a transport that several servers share keeps topologies by their name."""
+    """A separate namespace for each queue, because a shared transport stores topologies by
+    namespace."""
     plain = _NOT_IN_A_NAMESPACE.sub("-", queue)[:40]
     digest = (
         "" if plain == queue else f"-{sha256(queue.encode('utf-8', 'replace')).hexdigest()[:8]}"

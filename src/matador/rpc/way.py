@@ -1,6 +1,5 @@
 """Remote calls as a way in: finds the handler of a command, and replies before the request is
-acknowledged.
-"""
+acknowledged."""
 
 from __future__ import annotations
 
@@ -48,13 +47,13 @@ _TOLD = Discard("the caller was told", answered=True)
 
 
 class RpcContext(DeliveryContext):
-    """What a handler knows of a call beside its data. See ``Context``, too.
+    """Data about a call besides its payload. See also ``Context``.
 
     Attributes:
         command: the command, in upper case.
-        wants_reply: a caller waits for the result; False for a ``notify``.
-        correlation_id: what the caller gave to trace it.
-        deadline: when the caller stops waiting; None: it does not say.
+        wants_reply: whether a caller waits for the result; False for a ``notify``.
+        correlation_id: the caller's id to trace related messages.
+        deadline: when the caller stops waiting; None: no deadline.
 
     Example:
         >>> @server.handler("ADD")
@@ -139,7 +138,7 @@ class RpcWay(MessageWay):
         return (lambda: called(call)) if callable(call) else awaited(call)
 
     def decide(self, work: MessageWork, error: Exception, asked: Asked, random: float) -> Decision:
-        """A caller that waits is told at once, unless the handler asks for another attempt."""
+        """A waiting caller gets the error at once, unless the handler asks for another attempt."""
         if not _wants_reply(work.delivery) or isinstance(error, DoRetry):
             return super().decide(work, error, asked, random)
         if isinstance(error, RemoteError):
@@ -152,7 +151,7 @@ class RpcWay(MessageWay):
         return super().refuse(refusal)
 
     def successor(self, work: MessageWork, failure: Failure) -> Message:
-        """Nobody waits for a dead letter that is sent again, so it has no deadline, either."""
+        """No caller waits for a redriven dead letter, so it has no deadline."""
         message = super().successor(work, failure)
         given = message.properties
         if given is None or isinstance(failure.decision, RetryLater):
@@ -165,7 +164,7 @@ class RpcWay(MessageWay):
     # -- replies ----------------------------------------------------------------------------------
 
     def _reply(self, work: MessageWork, body: bytes | None, failure: Failure | None) -> Finished:
-        """Reply to a caller that waits, once the outcome of its call is final."""
+        """Reply to a waiting caller once the outcome of its call is final."""
         properties = work.delivery.properties
         if properties is None or not properties.reply_to:
             return None
@@ -182,7 +181,7 @@ class RpcWay(MessageWay):
         return self._sent(reply)
 
     async def _sent(self, reply: Message) -> None:
-        """Send a reply; if it cannot be stored, one that says so instead."""
+        """Send a reply; if it cannot be stored, send an error reply instead."""
         try:
             try:
                 await self._outbox.begin(Parcel(reply, None, None))
@@ -193,13 +192,13 @@ class RpcWay(MessageWay):
                 await self._outbox.begin(Parcel(shorter, None, None))
         except MatadorError as error:
             log.warning(
-                "a reply to %s was not sent, and its caller waits in vain: %s",
+                "a reply to %s was not sent, so its caller will time out: %s",
                 storable_text(reply.queue, SHORT_TEXT),
                 error,
             )
 
     def _told(self, error: Exception) -> bytes:
-        """What a caller is told of an error."""
+        """The error reply for a caller."""
         if isinstance(error, RemoteError):
             return error_reply(error.code, error.remote_message, error.details)
         if isinstance(error, UnknownCommand):
@@ -211,7 +210,7 @@ class RpcWay(MessageWay):
             return error_reply(code, _HIDDEN)
         try:
             details = getattr(error, "details", None)
-        except Exception:  # noqa: BLE001 - a property of the user's may raise anything
+        except Exception:  # noqa: BLE001 - a user's property may raise anything
             details = None
         return error_reply(code, error_text(error), None if callable(details) else details)
 
@@ -239,7 +238,7 @@ def command_of(delivery: Delivery) -> str:
 
 
 def kept_properties(given: Properties) -> Properties:
-    """The properties of a request for whose reply nobody waits any more."""
+    """The properties of a request without a waiting caller."""
     return Properties(correlation_id=given.correlation_id, type=given.type)
 
 

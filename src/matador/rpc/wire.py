@@ -1,6 +1,6 @@
-"""Requests and replies as they travel: plain JSON, and a form of their own for errors.
+"""The wire format of requests and replies: plain JSON, and a special form for errors.
 
-Services in other languages read and write the same. An error reply is an object whose only key is
+Services in other languages use the same format. An error reply is an object whose only key is
 ``error``, which has a ``code`` and a ``message``, perhaps ``details``, and nothing else.
 """
 
@@ -16,8 +16,8 @@ from matador.model.message import Delivery
 from matador.model.text import BOM, SHORT_TEXT, error_text, storable_text
 
 CORRELATION_ID = "x-matador-correlation-id"
-"""The header with the caller's correlation id, if another request has used it before: then the
-request has one of its own, by which its reply is found."""
+"""The header with the caller's correlation id, if another request has used it before. The request
+then has a new correlation id, which identifies its reply."""
 
 _parse = msgspec.json.Decoder().decode
 
@@ -36,7 +36,7 @@ _parse_error = msgspec.json.Decoder(_ErrorReply).decode
 
 
 def non_empty(text: object, what: str) -> str:
-    """A text that was given as an argument.
+    """Check a text argument.
 
     Raises:
         ConfigurationError: it is empty, or not text.
@@ -61,7 +61,7 @@ def error_reply(code: str, message: str, details: object = None) -> bytes:
     code, message = storable_text(str(code)), storable_text(str(message))
     try:
         return msgspec.json.encode(_ErrorReply(_Error(code, message, details)))
-    except Exception:  # noqa: BLE001 - whatever the details are, the rest must arrive
+    except Exception:  # noqa: BLE001 - unencodable details must not prevent the reply
         return msgspec.json.encode(_ErrorReply(_Error(code, message)))
 
 
@@ -84,7 +84,7 @@ def read_reply(delivery: Delivery, decode: Callable[[bytes], Any] | None, comman
         if delivery.problem is not None:
             raise ValueError(delivery.problem)
         return _parse(body) if decode is None else decode(body)
-    except Exception as cause:  # a validator of the user's may raise anything
+    except Exception as cause:  # a user's validator may raise anything
         excerpt = str(body[:100], "utf-8", "replace")
         raise InvalidMessageError(
             f"the reply to {command} cannot be read ({error_text(cause, SHORT_TEXT)}): {excerpt}"

@@ -1,1 +1,1 @@
-"""The delivery runtime: receives messages, runs any handler in slots, and settles what it says."""
+"""The delivery runtime: receives messages, runs handlers in slots, and settles their outcomes."""

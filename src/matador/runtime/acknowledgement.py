@@ -1,4 +1,4 @@
-"""Manual acknowledgement: a handler says itself when its message is done."""
+"""Manual acknowledgement: the handler itself acknowledges its message."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ log = logging.getLogger("matador.worker")
 T = TypeVar("T")
 
 UNDECIDED = 300.0
-"""Seconds after which a handler in manual mode that has decided nothing has failed."""
+"""Seconds after which a handler in manual mode that called neither ``ack`` nor ``nack`` has failed.
+"""
 
 
 class Acknowledgement:
-    """What a handler has decided in manual mode. Used from any thread."""
+    """The decision of a handler in manual mode. Used from any thread."""
 
     __slots__ = ("_loop", "_waiter", "decided", "requeue")
 
     def __init__(self) -> None:
         self.decided = False
-        """Has the handler called ``ack`` or ``nack``?"""
+        """Whether the handler has called ``ack`` or ``nack``."""
         self.requeue: bool | None = None
-        """None after ``ack``; after ``nack``, whether to try again."""
+        """None after ``ack``; after ``nack``, whether to requeue."""
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
 
     def decide(self, requeue: bool | None) -> None:
-        """The handler has decided; only the first call counts.
+        """Record the decision of the handler; only the first call counts.
 
         Raises:
             RuntimeError: the event loop is closed.
@@ -39,7 +40,7 @@ class Acknowledgement:
         if self.decided:
             return
         self.requeue = requeue
-        self.decided = True  # set before looking for a waiter; `wait` does it the other way round
+        self.decided = True  # set before checking for a waiter; `wait` uses the reverse order
         if self._waiter is not None:
             self._loop.call_soon_threadsafe(self._wake)
 
@@ -55,7 +56,7 @@ class Acknowledgement:
 
 
 async def decided(work: Awaitable[T], ack: Acknowledgement, limit: float | None) -> T | None:
-    """Do work in manual mode, and wait for ``ack`` or ``nack``, which may come after it.
+    """Run ``work`` in manual mode, and wait for ``ack`` or ``nack``, which may be called later.
 
     The decision counts, whatever the handler raises afterwards.
 

@@ -1,4 +1,4 @@
-"""What an application is busy with, and who waits until it is not."""
+"""Counts the work in progress of an application, and wakes tasks that wait until it is idle."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from matador.model.options import Seconds, optional_seconds
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """A look at what is going on.
+    """A snapshot of the work in progress.
 
     Attributes:
-        status: where the service stands in its life, such as ``running`` or ``paused``.
+        status: the lifecycle state of the service, such as ``running`` or ``paused``.
         processing: messages received and not yet settled.
-        enqueuing: sends that were not confirmed yet.
-        waiting: messages that are due wait in this process, to be handled here.
+        enqueuing: sends that are not confirmed yet.
+        waiting: whether due messages wait in this process to be handled here.
     """
 
     status: str
@@ -31,13 +31,13 @@ class AppState:
         return self.processing == 0 and self.enqueuing == 0 and not self.waiting
 
 
-_LOOK_AGAIN = 0.05  # seconds; what waits in the process may also be deleted
+_LOOK_AGAIN = 0.05  # seconds; messages that wait in the process may also be deleted
 
 
 class Activity:
-    """Counts what is being processed and sent; wakes those who wait for the end of it.
+    """Counts what is being processed and sent; wakes tasks that wait until it is idle.
 
-    ``waiting``: whether messages that are due wait in this process, between two that are handled.
+    ``waiting``: whether due messages wait in this process while none is being handled.
     """
 
     __slots__ = ("_waiters", "enqueuing", "processing", "waiting")
@@ -50,7 +50,7 @@ class Activity:
 
     @property
     def idle(self) -> bool:
-        """Is nothing going on?"""
+        """Whether nothing is being processed or sent."""
         return self.processing == 0 and self.enqueuing == 0 and not self.waiting()
 
     def finished_processing(self, count: int) -> None:
@@ -66,7 +66,7 @@ class Activity:
             self._wake()
 
     async def wait_idle(self, timeout: Seconds | None) -> bool:
-        """Wait until nothing is going on. False if ``timeout`` seconds passed first."""
+        """Wait until the application is idle. False if ``timeout`` seconds passed first."""
         limit = optional_seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):

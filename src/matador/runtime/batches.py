@@ -17,14 +17,14 @@ from typing import Any
 class Batches:
     """Gathers the messages of one handler.
 
-    A batch starts once it is full, or once a turn of the event loop brought nothing more: it waits
-    for nobody. What joins while others are handled makes the next one, so batches grow as far as
-    the handler is slow.
+    A batch starts once it is full, or once an iteration of the event loop added no message: it
+    waits for no further messages. Messages that join during a call make the next batch, so slow
+    handlers get larger batches.
 
     Args:
-        run: calls the handler with what has joined; returns what it raised. It is cancelled once
-            all of the batch were.
-        size: how many join a batch at most.
+        run: calls the handler with the items of a batch; returns its error. It is canceled once
+            every caller of the batch was canceled.
+        size: the maximum size of a batch.
         at_once: how many batches are handled at the same time.
         name: of the tasks that handle them.
     """
@@ -49,10 +49,10 @@ class Batches:
     async def join(self, item: Any, *, alone: bool = False) -> None:
         """Join the next batch, or make one ``alone``, and wait until it was handled.
 
-        A call that is cancelled while its batch runs returns when the batch has ended.
+        A call that is canceled while its batch runs returns when the batch has ended.
 
         Raises:
-            Exception: what the handler raised, to everyone in the batch.
+            Exception: the handler's error, raised to every caller of the batch.
         """
         me = _Member(item, alone)
         self._waiting.append(me)
@@ -79,7 +79,7 @@ class Batches:
         await asyncio.wait([batch.task])
 
     def _look(self) -> None:
-        """Start what can be started, and look again for the rest once nothing more joins."""
+        """Start the batches that can start, and check the rest again once no more items join."""
         while self._waiting and len(self._running) < self._at_once:
             members = self._next()
             if len(members) < self._size and not members[0].alone:
@@ -123,12 +123,12 @@ class Batches:
             for one in batch.members:
                 if not one.done.done():
                     one.done.set_result(error)
-            del error  # or its traceback would keep it in a cycle
+            del error  # break the reference cycle through its traceback
             self._look()
 
 
 class _Member:
-    """What has joined. ``batch``: once it has started."""
+    """An item of a batch. ``batch``: set once the batch has started."""
 
     __slots__ = ("alone", "batch", "done", "item")
 
@@ -140,7 +140,7 @@ class _Member:
 
 
 class _Batch:
-    """What is handled in one call. ``members``: those that still wait for it."""
+    """The items of one call. ``members``: those whose callers still wait."""
 
     __slots__ = ("members", "task", "traceback")
 

@@ -36,15 +36,15 @@ T = TypeVar("T")
 THREAD = "matador-sync"
 """The name of the thread."""
 
-_LAST_CALLS = 1.0  # seconds that the calls of other threads have left after a shutdown
-_PATIENCE = 10.0  # seconds for what ends in a fraction of a second unless the broker is stuck
+_LAST_CALLS = 1.0  # seconds that calls of other threads may take to end after a shutdown
+_PATIENCE = 10.0  # seconds for steps that take a fraction of a second unless the broker hangs
 
 
 # -- the loop -------------------------------------------------------------------------------------
 
 
 class _Background:
-    """An event loop in a daemon thread, which ends with the last of its users."""
+    """An event loop in a daemon thread that ends with its last user."""
 
     def __init__(self) -> None:
         self.users: set[_Life] = set()
@@ -64,21 +64,21 @@ class _Background:
 
     @property
     def is_here(self) -> bool:
-        """Is this its own thread?"""
+        """Whether the caller runs in its thread."""
         return threading.current_thread() is self._thread
 
     def end(self) -> None:
-        """Have the thread end."""
+        """End the thread."""
         self.loop.call_soon_threadsafe(self._end.set)
 
     def join(self) -> None:
-        """Wait until the thread has ended, unless this is it."""
+        """Wait until the thread has ended, unless the caller runs in it."""
         if not self.is_here:
             self._thread.join(_PATIENCE)
 
 
 class _Life:
-    """A copy of a service, and the background in which it runs."""
+    """A copy of a service, and the background loop in which it runs."""
 
     def __init__(self, service: Service, background: _Background) -> None:
         self.service = service
@@ -102,7 +102,7 @@ class _Life:
             self.tasks.discard(task)
 
     async def close(self, timeout: Seconds | None) -> None:
-        """Shut the copy down. The calls of other threads end, too: none waits for ever."""
+        """Shut the copy down. Calls of other threads end, too, so that none waits forever."""
         self.is_closed = True
         try:
             await self.service.shutdown(timeout)
@@ -115,31 +115,32 @@ class _Life:
                 await asyncio.gather(*late, return_exceptions=True)
 
     async def _disconnect(self) -> None:
-        """Disconnect a transport that was given, unless others use it here: no one else could."""
+        """Disconnect a transport object that was given, unless other services use it in this loop.
+        Only this loop can disconnect it."""
         given = self.service.given_transport
         others = (one for one in list(self.background.users) if one is not self)
         if given is not None and all(one.service.given_transport is not given for one in others):
             await given.disconnect()
 
     async def close_and_leave(self) -> None:
-        """``close`` without anyone who waits for it."""
+        """``close`` without a caller; errors are logged."""
         try:
             await self.close(None)
         except Exception:
-            log.exception("could not shut down what is not used any more")
+            log.exception("could not shut down an unused blocking service")
         finally:
             _leave(self)
 
 
 class _Process:
-    """The background of this process, if there is one. A forked process begins with none."""
+    """The background loop of this process, if any. A forked process starts without one."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition(threading.Lock())
         self.current: _Background | None = None
         self.threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self.abandoned: list[object] = []
-        """What the parent process uses: it must be neither used nor closed here."""
+        """Drop the objects of the parent process, which must be neither used nor closed here."""
 
 
 _process = _Process()
@@ -155,7 +156,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _enter(state: _State, service: Service) -> _Life:
-    """The life of a service in this process, for one call."""
+    """The running copy of a service in this process, for one call."""
     with _process.lock:
         if state.has_ended:
             raise ShuttingDownError(f"{service!r} was shut down: call sync() again, or start()")
@@ -177,7 +178,8 @@ def _enter(state: _State, service: Service) -> _Life:
 
 
 def _called(life: _Life) -> None:
-    """A call has ended. A service that could not be started needs the background no longer."""
+    """Record that a call has ended. Releases the background loop if the service could not be
+    started."""
     with _process.lock:
         life.calls -= 1
         _process.lock.notify_all()
@@ -187,10 +189,10 @@ def _called(life: _Life) -> None:
 
 
 def _leave(life: _Life) -> None:
-    """The background has one user less. It ends with the last one."""
+    """Release the background loop. It ends with its last user."""
     background = life.background
     with _process.lock:
-        if not background.is_here:  # calls that are late must not be submitted to a loop that ended
+        if not background.is_here:  # late calls must not be submitted to a closed loop
             _process.lock.wait_for(lambda: not life.calls, _PATIENCE)
         background.users.discard(life)
         ended = _end_unused(background)
@@ -199,7 +201,7 @@ def _leave(life: _Life) -> None:
 
 
 def _end_unused(background: _Background) -> bool:
-    """End it if nobody uses it. Nothing is submitted to it after that."""
+    """End the loop if it has no users. Nothing is submitted to it after that."""
     if background.users:
         return False
     if _process.current is background:
@@ -209,7 +211,7 @@ def _end_unused(background: _Background) -> bool:
 
 
 def _close_all() -> None:
-    """At the end of the program: close what is still open, in bounded time."""
+    """At the end of the program, close all open services in bounded time."""
     with _process.lock:
         background, _process.current = _process.current, None
         users = [] if background is None else list(background.users)
@@ -226,7 +228,7 @@ def _close_all() -> None:
 
 
 def _main_thread_ends() -> None:
-    """Close everything while executors still work, unless other threads go on with it."""
+    """Close everything while executors still work, unless other threads still use it."""
     executors = getattr(concurrent.futures.thread, "_threads_queues", {})
     with _process.lock:
         used = list(_process.threads)
@@ -251,7 +253,8 @@ _close_at_exit()
 
 
 class _State:
-    """What a blocking form leaves behind when it is collected. It does not know the form."""
+    """The state that outlives a blocking form when it is garbage-collected. Has no reference to the
+    form."""
 
     def __init__(self) -> None:
         self.life: _Life | None = None
@@ -260,7 +263,7 @@ class _State:
 
 
 def _collected(state: _State) -> None:
-    """Close what nobody can use any more. Runs anywhere, so it takes no lock and waits for nothing.
+    """Close a service without references. Runs in any thread, so it takes no lock and never waits.
 
     The service is shut down in its own loop.
     """
@@ -277,8 +280,8 @@ class Blocking(Generic[S]):
 
     The first call connects, or ``with``. The connection stays until ``shutdown``, the end of the
     ``with`` block, or the end of the program; it is also closed when neither the service nor this
-    is referred to any more. A process that was forked connects anew. Used in a thread that runs an
-    event loop, it raises ``WrongLoopError``.
+    object is referenced any more. A process that was forked connects anew. Used in a thread that
+    runs an event loop, it raises ``WrongLoopError``.
 
     Example:
         >>> with queue.sync() as emails:
@@ -286,7 +289,7 @@ class Blocking(Generic[S]):
     """
 
     _called: ClassVar[str] = "x"
-    """What the service is called in errors."""
+    """The name of the service in errors."""
 
     def __init__(self, service: S) -> None:
         self._service = service
@@ -298,12 +301,12 @@ class Blocking(Generic[S]):
 
     @property
     def has_ended(self) -> bool:
-        """It was shut down, and not started again."""
+        """Whether it was shut down and not started again."""
         return self._state.has_ended
 
     @property
     def running(self) -> S:
-        """The service that runs in the background; before that, the one that would."""
+        """The service that runs in the background; before the start, the copy that would run."""
         life = self._state.life
         here = life is not None and life.background is _process.current
         return life.service if life is not None and here else self._service  # type: ignore[return-value]
@@ -376,8 +379,8 @@ class Blocking(Generic[S]):
     def wait(self, call: Callable[[S], Coroutine[Any, Any, T]]) -> T:
         """Call ``call`` with the running service, in its event loop, and return the result.
 
-        For what has no blocking form. Unlike the other methods, it may be used in a thread that
-        runs an event loop, which is blocked meanwhile.
+        For methods without a blocking form. Unlike the other methods, it may be used in a thread
+        that runs an event loop, which is blocked meanwhile.
 
         Raises:
             WrongLoopError: this is the loop of the service, which would wait for itself.
@@ -396,7 +399,8 @@ class Blocking(Generic[S]):
                 return future.result()
             except concurrent.futures.CancelledError:
                 raise ShuttingDownError(
-                    f"{self._service} was shut down meanwhile; what was begun may have happened"
+                    f"{self._service} was shut down meanwhile; an operation in progress may have "
+                    "completed"
                 ) from None
             except BaseException:
                 future.cancel()  # Ctrl-C
@@ -417,7 +421,7 @@ class Blocking(Generic[S]):
         return asyncio.run_coroutine_threadsafe(call(self._service), loop).result()
 
     def health(self) -> Health:
-        """How the service is doing. Connects nothing.
+        """The health of the service. Does not connect.
 
         Example:
             >>> publisher.sync().health().status
@@ -426,7 +430,7 @@ class Blocking(Generic[S]):
         return self.running.health()
 
     def metrics(self) -> Metrics:
-        """What the service has done so far.
+        """The counters of the service.
 
         Example:
             >>> publisher.sync().metrics().messages_sent
@@ -478,10 +482,11 @@ def blocking(
 
 
 class AtLoopEnd:
-    """Calls ``close`` when the running event loop ends: what was opened on first use ends with it.
+    """Calls ``close`` when the running event loop ends, for resources that were opened on first
+    use.
 
     ``asyncio.run`` and other runners close the async generators of their loop, after they have
-    cancelled its tasks and before they close it. So there is one to be closed.
+    canceled its tasks and before they close it. This class registers such a generator.
 
     Example:
         >>> ending = await AtLoopEnd.of(self.shutdown)
@@ -494,14 +499,14 @@ class AtLoopEnd:
 
     @classmethod
     async def of(cls, close: Callable[[], Awaitable[object]]) -> AtLoopEnd:
-        """One that waits for the end of the running loop."""
+        """Register ``close`` for the end of the running loop."""
         made = cls(close)
         await anext(made._waiting)
         return made
 
     async def forget(self) -> None:
-        """Call nothing at the end."""
-        if self._close is not None:  # else it is being called
+        """Cancel the registration."""
+        if self._close is not None:  # otherwise it is being called
             self._close = None
             await self._waiting.aclose()
 

@@ -1,7 +1,7 @@
-"""Runs one callback: in a context of its own, in a thread if it is sync, within a time limit.
+"""Runs one callback: in its own context, in a thread if it is sync, within a time limit.
 
-Whatever a callback raises becomes a ``Ran``: a failure like any other. Only a worker that is told
-to stop interrupts a callback.
+Every exception of a callback becomes a ``Ran``. Only the shutdown of the worker interrupts a
+callback.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AWAITED = "the callback awaited something that was"
 
 
 class Ran(msgspec.Struct):
-    """What came of a callback: a result, an error, or neither if it was interrupted.
+    """The outcome of a callback: a result, an error, or neither if it was interrupted.
 
     An error's traceback holds the frames it passed through. Frames that hold this value delete it
     before they end; otherwise every failure would live on in a reference cycle.
@@ -50,14 +50,14 @@ class Ran(msgspec.Struct):
 
 
 INTERRUPTED = RuntimeError("interrupted")
-"""Stands for the end of a worker, which is no failure of the callback."""
+"""Marks an interruption by the shutdown of the worker, which is not a failure of the callback."""
 
 
 class InOwnContext(Generic[T]):
     """``await InOwnContext(coroutine)``: like ``await coroutine``, with its own context variables.
 
-    A slot runs one message after the other in the same task. What a callback sets in a context
-    variable (a tenant, a log binding) must not be there for the next message.
+    A slot handles its messages in the same task, one after the other. The context variables that a
+    callback sets (a tenant, a log binding) must not affect the next message.
     """
 
     __slots__ = ("_coroutine", "_run", "_step")
@@ -80,7 +80,7 @@ class InOwnContext(Generic[T]):
                 try:
                     received = yield step
                 except BaseException as error:  # noqa: BLE001 - GeneratorExit, too: see below
-                    # It may be ours (closed), or what an awaited future has as its exception.
+                    # Either this object was closed, or an awaited future has this exception.
                     step = run(coroutine.throw, error)
                 else:
                     step = run(coroutine.send, received)
@@ -102,10 +102,10 @@ class Calls:
         self._alarms = clock if isinstance(clock, Alarms) else SystemClock()
 
     async def run(self, call: Awaitable[Any], cancelled: str = AWAITED) -> Ran:
-        """Await a call and say what came of it. Raises only what ends the process.
+        """Await a call and return its outcome. Raises only exceptions that end the process.
 
-        A cancellation that the call raised itself, or brought upon its own task, is a failure:
-        ``cancelled`` begins its text.
+        A cancellation that the call raised or requested itself is a failure; its text begins with
+        ``cancelled``.
         """
         try:
             return Ran(await call)
@@ -119,7 +119,7 @@ class Calls:
             del ran
 
     def failed(self, error: BaseException, cancelled: str = AWAITED) -> Ran:
-        """What a call that raised ``error`` came to.
+        """The outcome of a call that raised ``error``.
 
         Raises:
             KeyboardInterrupt, SystemExit: they end the process.
@@ -142,7 +142,7 @@ class Calls:
         return Ran(error=_wrapped(f"{type(error).__name__}: {error_text(error)}", error))
 
     async def clear_cancellation(self) -> None:
-        """Drop a callback's request to cancel this task: what follows may have to wait."""
+        """Drop a callback's request to cancel this task, because later steps may await."""
         task = asyncio.current_task()
         if task is not None and task.cancelling() and not self._interruption.happened:
             with contextlib.suppress(asyncio.CancelledError):
@@ -153,7 +153,7 @@ class Calls:
     ) -> T:
         """Await a call for at most ``limit`` seconds, then cancel it.
 
-        The time in which ``steps`` wait for their store does not count.
+        The time that ``steps`` wait for their store does not count.
 
         Raises:
             TimeoutError: the limit passed; it is ``interrupted``.
@@ -180,8 +180,8 @@ class Calls:
     ) -> Any:
         """Call a sync function in a thread, with a copy of the context variables.
 
-        A thread cannot be stopped. One that takes longer than ``limit`` seconds is logged and
-        waited for: giving up on it would run the message twice at once.
+        A thread cannot be stopped. After ``limit`` seconds, a warning is logged and the wait
+        continues: otherwise a retry would run the message twice at the same time.
         """
         context = copy_context()
         future = self._threads.start(lambda: context.run(function, *arguments))
@@ -194,7 +194,7 @@ class Calls:
 
 
 async def raising(error: BaseException) -> None:
-    """A call that raises what another has raised."""
+    """A call that raises the error of another call."""
     try:
         raise error
     finally:

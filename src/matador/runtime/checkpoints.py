@@ -26,7 +26,7 @@ class CheckpointStore(Protocol):
 
     @property
     def persistent(self) -> bool:
-        """Are saved steps available to the next attempt?"""
+        """Whether saved steps are available to the next attempt."""
         ...
 
     async def open(self) -> None:

@@ -1,4 +1,4 @@
-"""Child processes that answer over a socket. The parent never blocks, whatever a child does."""
+"""Child processes with a socket to the parent. A child can never block the parent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 _SIZE = struct.Struct("!I")  # before each message
-_PATIENCE = 2.0  # seconds for a process that was told to end
+_PATIENCE = 2.0  # seconds that a child may take to end
 
 
 class ChildDiedError(Exception):
@@ -22,10 +22,10 @@ class ChildDiedError(Exception):
 
 
 class Child:
-    """One process, seen from its parent. Belongs to an event loop.
+    """A child process, from the view of its parent. Belongs to an event loop.
 
     ``serve(parent, *arguments)`` runs in the process; the main module must be importable there.
-    ``leads``: the processes that it starts end with it.
+    ``leads``: its own child processes end with it.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the child still runs."""
         return self._process.is_alive()
 
     async def send(self, message: bytes) -> None:
-        """Send it a message.
+        """Send a message to the child.
 
         Raises:
             ChildDiedError: it has ended.
@@ -59,7 +59,7 @@ class Child:
             raise await self._died() from None
 
     async def receive(self) -> bytes:
-        """The next message from it.
+        """Wait for the next message of the child.
 
         Raises:
             ChildDiedError: it has ended.
@@ -72,7 +72,7 @@ class Child:
             raise await self._died() from None
 
     def kill(self) -> None:
-        """End it at once. A thread waits for its end, or it would stay as a zombie."""
+        """Kill the child. A thread waits for its exit, so that no zombie remains."""
         if self._leads and (pid := self._process.pid) is not None:
             with contextlib.suppress(OSError):  # it has not become a leader yet, or is gone
                 os.killpg(pid, signal.SIGKILL)
@@ -81,14 +81,14 @@ class Child:
         threading.Thread(target=self._process.join, daemon=True).start()
 
     def close(self) -> None:
-        """Tell it to end."""
+        """Ask the child to end."""
         if self._stream is None:
             self._socket.close()
         else:
             self._stream[1].transport.abort()
 
     def join(self) -> None:
-        """Wait for its end, not for long. Blocks."""
+        """Wait for the exit of the child, with a short limit. Blocks."""
         self._process.join(_PATIENCE)
         if self._process.exitcode is None:
             self._process.kill()
@@ -109,7 +109,7 @@ class Child:
 
 
 class Parent:
-    """The parent, seen from its process. Blocks; any thread may send."""
+    """The parent, from the view of the child. Blocks; any thread may send."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._stream = connection.makefile("rwb")
@@ -133,7 +133,7 @@ def _run(
     connection: socket.socket, leads: bool, serve: Callable[..., None], *arguments: Any
 ) -> None:
     """Serve until the parent closes the connection, or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
     if leads:
         os.setsid()
     threading.Thread(target=_end_with_parent, args=(leads,), daemon=True).start()

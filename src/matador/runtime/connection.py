@@ -1,4 +1,4 @@
-"""The connection of a service: a transport, given by itself or by its URL, and its users."""
+"""The connection of a service: a transport object or a URL, and its users."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ log = logging.getLogger("matador")
 class Connection:
     """A transport that services share.
 
-    A transport that was given belongs to whoever gave it: it is connected, and not disconnected
-    unless ``owned`` says so. One that was made from a URL is disconnected with its last user. All
-    that use ``memory://`` in one event loop share one transport, so that they find each other.
+    A transport object belongs to the caller: it is connected, but disconnected only with
+    ``owned=True``. A transport made from a URL is disconnected with its last user. All users of
+    ``memory://`` in one event loop share one transport, so that they exchange messages.
 
     Args:
         given: a URL or a transport.
@@ -74,7 +74,7 @@ class Connection:
         self._noted: set[TopologyNote] = set()
 
     def another(self) -> Connection:
-        """The same, for another event loop: of its own if it was made with a URL.
+        """A connection for another event loop: a separate one if it was made with a URL.
 
         Raises:
             LifecycleError: it was made with a transport object, which is connected now.
@@ -84,13 +84,13 @@ class Connection:
         if used and not used.capabilities.in_process and used.state.status != "disconnected":
             raise LifecycleError(
                 f"{self._where}: its transport object is connected already, in another event loop "
-                f"or process; give a URL, so that each has a connection of its own"
+                f"or process; give a URL, so that each has its own connection"
             )
         return Connection(given, self._where, recovery=recovery, owned=owned)
 
     @property
     def given(self) -> Transport | None:
-        """The transport object that was given, if it is not this that disconnects it."""
+        """The transport object that was given, if this connection does not disconnect it."""
         return None if self._owned or self._url is not None else self._transport
 
     @property
@@ -98,7 +98,7 @@ class Connection:
         """The transport.
 
         Raises:
-            NotStartedError: it is in memory, and not open yet.
+            NotStartedError: it is an in-memory transport that is not open yet.
         """
         if self._transport is None:
             raise NotStartedError(f"{self._where} has not been started")
@@ -106,19 +106,19 @@ class Connection:
 
     @property
     def is_known(self) -> bool:
-        """Is there a transport to look at?"""
+        """Whether the transport is known yet."""
         return self._transport is not None
 
     async def open(self, user: TransportObserver, timeout: float = 0.0) -> Transport:
-        """Connect, and tell ``user`` about the connection until it calls ``close``.
+        """Connect, and notify ``user`` about the connection until it calls ``close``.
 
-        ``timeout``: seconds for which a broker that cannot be reached is tried again.
+        ``timeout``: seconds for which to retry if the broker cannot be reached.
 
         Raises:
             ConnectionFailedError: the broker cannot be reached, or refuses.
         """
         if self._url is not None:
-            from matador.transports.memory import shared_memory  # an adapter loads when used
+            from matador.transports.memory import shared_memory  # the adapter loads on first use
 
             self._transport = shared_memory(self._url)
         transport = self.transport
@@ -148,9 +148,9 @@ class Connection:
         *,
         disconnect: bool = False,
     ) -> None:
-        """``user`` needs it no longer. The last one of an own transport disconnects it.
+        """Release the connection for ``user``. The last user of an owned transport disconnects it.
 
-        That takes a few seconds at most, or until ``deadline``.
+        Takes a few seconds at most, or until ``deadline``.
         """
         unobserve = self._users.pop(id(user), None)
         try:
@@ -184,5 +184,5 @@ async def connect_within(transport: Transport, timeout: float) -> None:
 
 
 def is_memory(url: str) -> bool:
-    """Is it the URL of a transport in memory?"""
+    """Whether it is the URL of an in-memory transport."""
     return url.lower().startswith("memory:")

@@ -24,17 +24,17 @@ from matador.transports.clock import Clock
 log = logging.getLogger("matador.worker")
 
 SLOT = "matador-slot"
-"""What the names of the tasks that run callbacks start with."""
+"""The prefix of the names of tasks that run callbacks."""
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 
 MOST_HELD = 64
-"""How many messages are held at most by reading ahead, running ones included."""
+"""The maximum number of messages in flight when reading ahead, running ones included."""
 
 MOST_COUNTED = 4 * MOST_HELD
-"""How many deliveries a transport counts ahead of us at most. Two commits of half as many, one of
-which is under way while the other is handled, are more than a broker takes time for."""
+"""The maximum number of deliveries that a transport counts in advance. This is enough for two
+commits of half the size, one in flight while the messages of the other are handled."""
 
 _AHEAD_SECONDS = 0.02
 _MEASURE_FOR = 0.25
@@ -48,12 +48,13 @@ class Consumer:
     **Reading ahead.** While callbacks return quickly, messages are received before a slot is free:
     as many as are handled in 20 ms, and never more than ``MOST_HELD`` in all; with a concurrency of
     1, where messages run strictly one after the other, none (a transport may count some ahead).
-    Slow callbacks hold nothing back from other workers: what has waited for a second is given back.
-    What has not begun is also given back, uncounted, on a stop and for a suspect.
+    Slow callbacks do not withhold messages from other workers: messages that waited for a second
+    are given back. Messages that have not started are also given back, uncounted, on a stop and
+    before a suspect is handled.
 
-    **Settling** goes on beside the next messages, so that both share a round trip. At most twice as
-    much as may be held waits to be settled, and as much again as is counted ahead, where a
-    transport counts deliveries.
+    **Settling** runs concurrently with the next messages, so that both share a round trip. At most
+    twice the number of messages that may be in flight wait to be settled, plus the number counted
+    in advance, where a transport counts deliveries.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Consumer:
         self._counters = counters
         self._clock = clock
         self._waiting: deque[Delivery] = deque()
-        self._doubtful = 0  # how many of them may belong to somebody else by now
+        self._doubtful = 0  # how many of them may belong to another worker now
         self._received_late = False
         self._busy = 0
         self._idle: list[asyncio.Future[None]] = []
@@ -122,12 +123,12 @@ class Consumer:
 
     @property
     def receives(self) -> bool:
-        """Is it neither paused nor stopping?"""
+        """Whether it is neither paused nor stopping."""
         return not self._is_held_up()
 
     @property
     def health(self) -> ConsumerHealth:
-        """How the queue is being consumed."""
+        """The health of the consumer."""
         alive = self._fetcher is not None and not self._fetcher.done()
         return ConsumerHealth(
             self.queue,
@@ -166,7 +167,8 @@ class Consumer:
         await self._set_prefetch(concurrency)
 
     async def pause(self) -> None:
-        """Receive nothing until ``resume``; what has not started yet is given back, uncounted."""
+        """Receive nothing until ``resume``; messages that have not started are given back,
+        uncounted."""
         if self._fetcher is None or self._fetcher.done() or not self._resumed.is_set():
             return
         self._resumed.clear()
@@ -174,7 +176,7 @@ class Consumer:
         self._signal_room()
         self._settler.nudge()
         if self._receiving:
-            self._fetcher.cancel()  # what it takes meanwhile goes back to the queue
+            self._fetcher.cancel()  # messages received meanwhile go back to the queue
         await self._paused
 
     def resume(self) -> None:
@@ -182,7 +184,7 @@ class Consumer:
         self._resumed.set()
 
     async def stop_receiving(self) -> None:
-        """Receive no more; what has not started yet is given back, uncounted."""
+        """Stop receiving; messages that have not started are given back, uncounted."""
         self._stopping.set()
         self._resumed.set()
         if not self._waiting:  # idle slots end at once, however long the broker takes
@@ -200,11 +202,11 @@ class Consumer:
 
     async def wait_finished(self) -> None:
         """Wait until every started callback has returned. After ``stop_receiving``."""
-        while self._slots:  # not gathered: who gives up waiting does not cancel them
+        while self._slots:  # not gathered: a canceled wait must not cancel them
             await asyncio.wait(self._slots)
 
     def interrupt(self) -> None:
-        """Cancel running callbacks: async ones are given back, threads are left to themselves."""
+        """Cancel running callbacks: messages of async ones are given back; threads keep running."""
         for slot in self._slots:
             slot.cancel()
 
@@ -231,7 +233,7 @@ class Consumer:
             if isinstance(self._subscription, Pausing):
                 self._prefetch = self._concurrency  # pausing narrows it
                 await self._subscription.pause()
-        except Exception as error:  # noqa: BLE001 - it is paused all the same
+        except Exception as error:  # noqa: BLE001 - the pause takes effect nevertheless
             log.warning("could not give back everything from %s: %s", self.queue, error)
         if self._paused is not None and not self._paused.done():
             self._paused.set_result(None)
@@ -260,16 +262,16 @@ class Consumer:
                     return
                 if self._leases is not None and self.last_poll - began >= self._leases.certain:
                     self._doubtful = len(self._waiting)
-                # The broker's answer may have waited for a blocked loop for longer than a lease.
+                # A blocked event loop may have delayed the broker's reply for longer than a lease.
                 self._received_late = self._leases is not None and self._leases.beat() != stalls
                 suspect = self._suspects.first_suspect(deliveries)
                 if suspect is not None:
                     await self._accept_alone(suspect, deliveries)
                 else:
-                    self._accept(deliveries)  # first: what was received must not be forgotten
+                    self._accept(deliveries)  # first: received messages must not be lost
                     if self._reads_ahead:
                         await self._measure()
-            except Exception as error:  # noqa: BLE001 - whatever it is, others go on receiving
+            except Exception as error:  # noqa: BLE001 - other consumers continue
                 if self._stopping.is_set():
                     return
                 log.warning(
@@ -286,7 +288,7 @@ class Consumer:
                 self._receiving = False
 
     async def _measure(self) -> None:
-        """Decide how far to read ahead: as far as callbacks come in a moment."""
+        """Decide how many messages to read ahead from the speed of the callbacks."""
         handled = self.handled - self._measured
         elapsed = self.last_poll - self._measured_at
         enough = handled >= 2 * self._concurrency
@@ -294,13 +296,13 @@ class Consumer:
             return
         self._measured, self._measured_at = self.handled, self.last_poll
         if not enough and self._busy < self._concurrency:
-            return  # there was little to do: it says nothing about the callbacks
+            return  # too few messages to measure the callbacks
         soon = int(handled / max(elapsed, 1e-6) * _AHEAD_SECONDS)
         if isinstance(self._subscription, ReadingAhead):
             self._counted_ahead = min(soon, MOST_COUNTED)
             self._subscription.read_ahead(self._counted_ahead)
         if self._concurrency == 1:
-            return  # one message is taken at a time: whatever comes next, another worker may have
+            return  # one message at a time: another worker may take the next one
         most = max(0, MOST_HELD - self._concurrency)
         self._ahead = min(soon, most)
         if self._ahead == most:
@@ -309,15 +311,15 @@ class Consumer:
             await self._adjust_prefetch(self._concurrency)
 
     async def _adjust_prefetch(self, prefetch: int) -> None:
-        """Where that fails, messages are received all the same, and it is tried again later."""
+        """Set the prefetch. If that fails, receiving continues, and it is retried later."""
         if self.last_poll < self._adjust_again_at:
             return
         try:
             await self._set_prefetch(prefetch)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is lost by it
+        except Exception as error:  # noqa: BLE001 - a wrong prefetch loses nothing
             self._adjust_again_at = self.last_poll + _ADJUST_AGAIN
             log.warning(
-                "could not have %d messages of %s pushed, trying again in %.0f s: %s",
+                "could not set the prefetch to %d for %s, trying again in %.0f s: %s",
                 prefetch,
                 self.queue,
                 _ADJUST_AGAIN,
@@ -330,7 +332,8 @@ class Consumer:
             self._prefetch = prefetch
 
     async def _wait_for_room(self) -> None:
-        """Wait until a slot is free. What has waited for too long may go to other workers."""
+        """Wait until a slot is free. Messages that waited for too long are given back to other
+        workers."""
         loop = asyncio.get_running_loop()
         self._room = room = loop.create_future()
         timer = loop.call_later(_LONGEST_WAIT, self._signal_room) if self._waiting else None
@@ -340,14 +343,14 @@ class Consumer:
             if timer is not None:
                 timer.cancel()
         if self._waiting and self._clock.monotonic() - self.last_poll >= _LONGEST_WAIT:
-            try:  # first, or the broker would push them here again
+            try:  # first, or the broker would push them again
                 await self._set_prefetch(self._concurrency)
-            except Exception as error:  # noqa: BLE001 - they go back all the same
-                log.warning("could not have less of %s pushed: %s", self.queue, error)
+            except Exception as error:  # noqa: BLE001 - they go back nevertheless
+                log.warning("could not reduce the prefetch of %s: %s", self.queue, error)
             await self._give_back_waiting()
 
     async def _give_back_waiting(self) -> None:
-        """Give back what was received and has not begun."""
+        """Give back received messages that have not started."""
         self._ahead = self._counted_ahead = 0
         waiting = list(self._waiting)
         self._waiting.clear()
@@ -357,16 +360,16 @@ class Consumer:
         await self._give_back(waiting)
 
     async def _accept_alone(self, suspect: Delivery, deliveries: Sequence[Delivery]) -> None:
-        """Take up the suspect, and nothing else until it is done."""
+        """Handle the suspect, and nothing else until it is finished."""
         alone = self._suspects.alone
         await self._give_back_waiting()
         if isinstance(self._subscription, Pausing):
             self._prefetch = self._concurrency  # pausing narrows it
             try:
-                await self._subscription.pause()  # or a crash would count for what it holds unseen
-            except Exception as error:  # noqa: BLE001 - what was received must not be forgotten
+                await self._subscription.pause()  # or a crash would count for pushed messages
+            except Exception as error:  # noqa: BLE001 - received messages must not be lost
                 log.warning("could not pause receiving from %s: %s", self.queue, error)
-        if alone.locked():  # by another queue's suspect, whose crash must not count for ours
+        if alone.locked():  # held by the suspect of another queue
             await self._give_back(deliveries)
             async with alone:
                 return
@@ -429,10 +432,10 @@ class Consumer:
             self._make_slots()
 
     def _torn(self, delivery: Delivery) -> None:
-        """A callback awaited something that raised ``GeneratorExit``, which tears down its task.
+        """Handle a ``GeneratorExit`` raised by an awaitable of a callback, which destroys the task.
 
-        Python does the same to a task that is thrown away together with its event loop: then
-        there is nothing to be done.
+        Python also raises it in a task that is garbage-collected with its event loop; then nothing
+        can be done.
         """
         try:
             asyncio.get_running_loop()
@@ -441,7 +444,8 @@ class Consumer:
         self._settler.submit(self._handler.give_up(delivery, "its task was torn down"))
 
     def _unprocessed(self, delivery: Delivery, error: Exception) -> Outcome:
-        """Handlers raise nothing. This is an error in one, or in what surrounds it."""
+        """Settle a message after an unexpected error. Handlers raise nothing, so this is a bug in
+        one, or in the code around it."""
         log.error("a message of %s could not be processed", self.queue, exc_info=loggable(error))
         reason = f"{type(error).__name__}: {error_text(error)}"
         return self._handler.give_up(delivery, storable_text(reason))
@@ -454,7 +458,8 @@ class Consumer:
             except asyncio.CancelledError:
                 if self._interruption.happened:
                     return
-                # A callback had this task cancelled, and the request came after it had returned.
+                # A callback canceled this task, and the request arrived after the callback had
+                # returned.
                 await self._interruption.forgive()
 
     async def _work(self) -> None:
@@ -468,7 +473,7 @@ class Consumer:
                 self._busy += 1
                 if not waiting and self._busy < self._concurrency:
                     self._signal_room()
-                elif waiting and not self._waking:  # in case this one has to wait for something
+                elif waiting and not self._waking:  # because this one may wait for something
                     self._wake()
                 try:
                     if leases is not None and (
@@ -485,7 +490,7 @@ class Consumer:
                 except GeneratorExit:
                     self._torn(delivery)
                     raise
-                except Exception as error:  # noqa: BLE001 - or it would end the slot, unnoticed
+                except Exception as error:  # noqa: BLE001 - it would end the slot unnoticed
                     outcome = self._unprocessed(delivery, error)
                 finally:
                     self._busy -= 1
@@ -496,7 +501,7 @@ class Consumer:
                 self.handled += 1
                 if me.cancelling():
                     if self._interruption.loop_is_ending:
-                        return  # what would settle it is being cancelled, too
+                        return  # the settler is being canceled, too
                     self._settler.submit(outcome)
                     if self._interruption.happened:
                         return
@@ -506,7 +511,7 @@ class Consumer:
             if self._stopping.is_set():
                 return
             if len(self._slots) > self._concurrency:
-                # Out of the set at once: others that were woken look at it in the same turn.
+                # Remove it at once: other woken slots check the set in the same iteration.
                 self._slots.discard(me)
                 return
             free = asyncio.get_running_loop().create_future()
@@ -515,7 +520,7 @@ class Consumer:
             self._waking = False
 
     async def _confirmed(self, leases: LeaseKeeper, delivery: Delivery) -> Outcome:
-        """Handle a delivery that is still ours; one that is not is not begun."""
+        """Handle a delivery if its lease is still valid; otherwise, do not start it."""
         if await leases.confirm(delivery.receipt):
             return await self._handler.process(delivery)
         return Outcome(delivery.receipt, None)

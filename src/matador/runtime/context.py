@@ -1,4 +1,4 @@
-"""What a handler of any way in gets beside its payload: its message, and its resumable steps."""
+"""The context of a handler, in every way in: data about its message, and resumable steps."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ T = TypeVar("T")
 
 
 class Context(HandlerContext):
-    """What a handler knows of its message beside the payload. Valid while it runs.
+    """Data about the message of a handler besides its payload. Valid while the handler runs.
 
     Attributes:
         id: the id of the message, the same in every attempt.
         attempt: the number of this attempt, from 1.
         queue: the full name of the queue it came from.
         headers: the headers of the message.
-        metadata: what the sender added beside the payload.
-        correlation_id: what the sender gave to trace it.
-        deadline: when the sender stops waiting for it; None: it does not say.
+        metadata: the sender's data besides the payload.
+        correlation_id: the sender's id to trace related messages.
+        deadline: when the sender stops waiting; None: no deadline.
         redelivered: the message was delivered before and not settled.
-        lease_lost: another worker has the message now; stop, the outcome is refused.
+        lease_lost: another worker has the message now. Stop: the broker will refuse the outcome.
 
     In a sync handler, which runs in a thread, ``io`` and ``all`` block until they are done.
     """
@@ -88,7 +88,7 @@ class Context(HandlerContext):
 
     @property
     def lease_lost(self) -> bool:
-        """Does another worker have the message now? If so, stop: the outcome is refused."""
+        """Whether another worker has the message now. If so, stop: the outcome will be refused."""
         return self._lost
 
     def io(self, key: str, step: Callable[[], Awaitable[T] | T]) -> Awaitable[T]:
@@ -126,12 +126,12 @@ class Context(HandlerContext):
         """Send a message of the same way in, with the correlation id of the current one.
 
         Takes the arguments of ``Matador.send`` in a subscriber of events, and those of
-        ``QueueService.send`` in a consumer of a channel. What receives calls or published messages
-        cannot send any itself: the error says what to use there. In a sync handler this blocks,
-        and returns the result itself.
+        ``QueueService.send`` in a consumer of a channel. RPC servers and subscribers cannot send;
+        the error says what to use instead. In a sync handler this blocks, and returns the result
+        itself.
 
         Raises:
-            ConfigurationError: what runs this handler only receives.
+            ConfigurationError: the service of this handler only receives.
 
         Example:
             >>> await ctx.send("orders", "shipped", {"id": 1})  # in a consumer of a channel
@@ -139,7 +139,7 @@ class Context(HandlerContext):
         sender = self._sender
         if sender is None:
             raise ConfigurationError(
-                f"{type(self).__name__}.send: what runs this handler only receives; "
+                f"{type(self).__name__}.send: the service of this handler only receives; "
                 f"{self._send_instead}"
             )
 
@@ -176,7 +176,7 @@ class Context(HandlerContext):
         return list(outcomes)
 
     def _done(self, call: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> Any:
-        """On the event loop: something to await. In a thread: the result."""
+        """On the event loop, return an awaitable; in a thread, block and return the result."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -204,7 +204,8 @@ async def _on_loop(step: Callable[[], Any]) -> Any:
 
 
 async def _in_thread(step: Callable[[], Any]) -> Any:
-    # A thread of its own: that of the handler is blocked, and others may fill the pool likewise.
+    # Use a separate thread: the handler blocks its own, and other handlers may fill the pool in the
+    # same way.
     thread = Threads(1, "matador-step")
     context = contextvars.copy_context()
     try:

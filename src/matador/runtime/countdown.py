@@ -1,4 +1,4 @@
-"""A time limit that can stand still."""
+"""A time limit that can be paused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from matador.transports.clock import Alarm, Alarms
 
 
 class Countdown:
-    """Calls ``end`` once some time has passed between ``resume`` and ``pause``. Begins paused."""
+    """Calls ``end`` once the total time between ``resume`` and ``pause`` reaches the limit. Starts
+    paused."""
 
     __slots__ = ("_alarm", "_alarms", "_end", "_left", "_pauses", "_since")
 
@@ -21,14 +22,14 @@ class Countdown:
         self._alarm: Alarm | None = None
 
     def resume(self) -> None:
-        """Go on, unless another pause lasts."""
+        """Continue, unless another pause is active."""
         self._pauses -= 1
         if self._pauses == 0:
             self._since = self._alarms.monotonic()
             self._alarm = self._alarms.call_later(self._left, self._end)
 
     def pause(self) -> None:
-        """Stand still until as many calls of ``resume``."""
+        """Pause until there were as many calls of ``resume``."""
         self._pauses += 1
         if self._alarm is not None:
             self._alarm.cancel()

@@ -1,7 +1,7 @@
 """Dead letters of every way in: finds, reads, redrives and purges them.
 
-Everything that receives has an office, ``app.dead_letters``, ``server.dead_letters`` and so on. How
-a stored message is read is left to its way in: see ``StoredReader``. Safe to use while workers run.
+Every receiving service has one: ``app.dead_letters``, ``server.dead_letters`` and so on. The way in
+reads its stored messages: see ``StoredReader``. Safe to use while workers run.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from matador.transports.base import Browsing, Measuring, Transport, browses_dead
 from matador.transports.clock import Clock
 
 BATCH = 100
-"""How many letters are moved at once. A process that is killed meanwhile holds them for a lease."""
+"""How many dead letters are moved at once. If the process is killed meanwhile, it holds them for a
+lease."""
 
 _LOOK_AGAIN = 0.5
 
 Where: TypeAlias = Callable[[Any], bool]
-"""Whether a payload, given as plain data, is selected."""
+"""A condition on a payload, given as plain data."""
 
 Settling: TypeAlias = Callable[["Place", Delivery], Settlement]
 Progress: TypeAlias = Callable[[int], None]
@@ -58,19 +59,19 @@ def _nothing() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a way in reads of a stored message, without running anything.
+    """The contents of a stored message, read without running a handler.
 
     Attributes:
         id: the id of the message, the same in every attempt.
         name: the event key, the command, the routing key, or the consumer.
-        receiver: the subscriber or the handler; empty where it is not known.
+        receiver: the subscriber or the handler; empty if unknown.
         attempts: the number of the last attempt; 0 if there was none.
         first_error: the text of the first error.
         last_error: the text of the last error.
-        correlation_id: what the sender gave to trace it.
-        metadata: what the sender added beside the payload.
-        created_at: when it was made, where the message says so.
-        original_queue: the full name of the queue it comes from, where the message says so.
+        correlation_id: the sender's id to trace related messages.
+        metadata: the sender's data besides the payload.
+        created_at: when it was created, if the message contains it.
+        original_queue: the full name of the queue it comes from, if the message contains it.
         plain: decodes the payload to plain data; None if that is not possible.
         envelope: the envelope of an event; None for messages without one.
         problem: why it cannot be decoded; None if it can.
@@ -93,7 +94,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Another payload for a message, as plain data.
+    """A new payload for a message, as plain data.
 
     ``expected``: the payload as it was when it was edited; None: any.
     """
@@ -104,7 +105,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """A message as it is stored to be handled again, as if it were new."""
+    """A message that is stored again as a new one."""
 
     body: bytes
     headers: Headers
@@ -112,10 +113,10 @@ class Fresh:
 
 
 class StoredReader(Protocol):
-    """How a way in reads and renews its stored messages. Needs no connection."""
+    """Reads and renews the stored messages of a way in. Needs no connection."""
 
     def read(self, delivery: Delivery, queue: str) -> Contents:
-        """What a message says. Must not raise, whatever is stored.
+        """Read a message. Must not raise, even for foreign data.
 
         ``queue`` is the full name of its work queue; that of ``delivery`` is where it is now.
         """
@@ -124,10 +125,10 @@ class StoredReader(Protocol):
     def renewed(self, delivery: Delivery, queue: str, edit: Edit | None = None) -> Fresh:
         """The message with its attempts, errors and deadline reset, and perhaps another payload.
 
-        One that cannot be decoded keeps its body.
+        A message that cannot be decoded keeps its body.
 
         Raises:
-            MatadorError: it cannot be edited so.
+            MatadorError: the edit cannot be applied.
         """
         ...
 
@@ -136,12 +137,12 @@ class StoredReader(Protocol):
         ...
 
 
-CHANGED = "the payload was changed by somebody else meanwhile"
-"""Why an edit is refused: its ``expected`` payload is no longer there."""
+CHANGED = "the payload was changed meanwhile"
+"""The reason for refusing an edit whose ``expected`` payload is outdated."""
 
 
 def without_reason(headers: Headers) -> Headers:
-    """The headers of a dead letter without what only says why it is one."""
+    """The headers of a dead letter without those that describe its failure."""
     return {name: value for name, value in headers.items() if name not in _OF_DEAD_LETTERS}
 
 
@@ -149,7 +150,7 @@ _OF_DEAD_LETTERS = frozenset((REASON_HEADER, ERROR_TYPE_HEADER, TRACEBACK_HEADER
 
 
 def delivery_of(stored: StoredMessage) -> Delivery:
-    """A stored message as it would be delivered, to be read only."""
+    """A stored message as a delivery, for reading only."""
     receipt = Receipt(
         stored.queue, None, priority=stored.priority, ordering_key=stored.ordering_key
     )
@@ -191,7 +192,7 @@ class Selection:
     undecodable: bool | None = None
 
     def fits(self, letter: Letter) -> bool:
-        """Is it one of the selected?"""
+        """Whether a dead letter is selected."""
         if self.ids and not any(letter.id.startswith(one) for one in self.ids):
             return False
         if self.exactly is not None and letter.id not in self.exactly:
@@ -215,7 +216,7 @@ class Selection:
 
     @property
     def whole_queues(self) -> bool:
-        """Does it select all dead letters of some queues and kinds?"""
+        """Whether it selects all dead letters of some queues and kinds."""
         return self == Selection(queue=self.queue, kind=self.kind)
 
 
@@ -227,7 +228,7 @@ class Letter:
         stored: the message as it is stored.
         queue: the work queue that it comes from.
         kind: ``unhandled``, ``undeliverable``, or ``dlq`` for messages without an envelope.
-        contents: what its way in reads of it.
+        contents: its contents, as read by its way in.
     """
 
     stored: StoredMessage
@@ -237,7 +238,7 @@ class Letter:
 
     @property
     def id(self) -> str:
-        """The id of the message, or else that of the transport."""
+        """The id of the message, or its position if it has none."""
         return self.contents.id
 
     @property
@@ -257,7 +258,7 @@ class Letter:
 
     @property
     def reason(self) -> str | None:
-        """Why it is a dead letter."""
+        """The reason why it is a dead letter."""
         return self.stored.reason
 
     @property
@@ -277,7 +278,7 @@ class Letter:
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot be decoded; None if it can."""
+        """The reason why it cannot be decoded; None if it can."""
         return self.contents.problem
 
     @property
@@ -287,7 +288,7 @@ class Letter:
 
     @property
     def held(self) -> bool:
-        """Is it being moved right now?"""
+        """Whether another process is moving it now."""
         return self.stored.state == "in-flight"
 
     @cached_property
@@ -435,7 +436,7 @@ class DeadLetterOffice:
     async def count(self, selection: Selection | None = None) -> int:
         """How many dead letters are selected.
 
-        All of a queue are counted by the broker, where it can. Otherwise each of them is read.
+        The broker counts whole queues, if it can. Otherwise, each dead letter is read.
 
         Raises:
             UnsupportedError: the transport can neither count nor browse messages.
@@ -490,9 +491,9 @@ class DeadLetterOffice:
     ) -> Moved:
         """``redrive`` one dead letter with another payload, given as plain data.
 
-        ``expected``: the payload as it was when it was edited. If it is another one by now, the
-        letter stays where it is and counts as failed; so it does if it cannot be decoded, or if the
-        new payload does not match the type of its event.
+        ``expected``: the payload as it was when it was edited. If the payload has changed, the
+            letter stays in place and counts as failed. The same applies if it cannot be decoded, or
+            if the new payload does not match the type of its event.
         """
 
         edit = Edit(data, expected)

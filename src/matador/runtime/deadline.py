@@ -1,4 +1,4 @@
-"""Ends things in bounded time: a broker that does not answer must not hold anybody up."""
+"""Bounds the time of a shutdown, even if the broker does not answer."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 log = logging.getLogger("matador")
 
 GRACE = 5.0
-"""Seconds for giving back what could not be finished in time, and for disconnecting."""
+"""Seconds for giving back unfinished messages and for disconnecting."""
 
 _LEAST = 1.0
 
 _left_alone: set[asyncio.Task[Any]] = set()
-"""Steps that nobody waits for any more: the event loop itself keeps no strong references."""
+"""Steps that were abandoned, kept here because the event loop itself has no strong references."""
 
 
 class Deadline:
-    """When something must have ended. The steps until then share the time.
+    """The time by which a sequence of steps must end. The steps share the time.
 
     Args:
         limit: seconds for all steps together.
-        who: what is being ended, for the log.
+        who: the name of the service, for the log.
     """
 
     def __init__(self, limit: float, who: str) -> None:
@@ -43,16 +43,16 @@ class Deadline:
     async def do(
         self, step: Coroutine[Any, Any, object], what: str, at_most: float | None = None
     ) -> bool:
-        """Wait for a step as long as there is time; whether it was done.
+        """Wait for a step while there is time; return whether it completed.
 
-        A step that takes longer goes on in the background. It is not cancelled: a connection that
-        is half closed would never be closed.
+        A step that takes longer continues in the background. It is not canceled, because a
+        half-closed connection would never be closed.
         """
         limit = self.left if at_most is None else min(self.left, at_most)
         return await self._do(step, what, limit)
 
     async def do_last(self, step: Coroutine[Any, Any, object], what: str) -> bool:
-        """``do`` for the last step, which has a second at least.
+        """Like ``do`` for the last step, which has at least one second.
 
         It has no more than that if the broker did not answer in time before.
         """
@@ -78,4 +78,4 @@ class Deadline:
 def _forget(step: asyncio.Task[Any]) -> None:
     _left_alone.discard(step)
     if not step.cancelled() and (error := step.exception()) is not None:
-        log.debug("what was left alone has failed: %s", error)
+        log.debug("an abandoned step has failed: %s", error)

@@ -1,7 +1,7 @@
-"""Runs the work for a key once: the first caller does it, the others get its result.
+"""Runs the work for a key once: the first caller runs it, the others get its result.
 
 A key is held while its work runs, for a lease that is renewed, so that another process takes over
-from one that died. A result is kept for a limited time. Failures are not kept.
+from a dead one. A result is kept for a limited time. Failures are not kept.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = logging.getLogger("matador.duplicates")
 T = TypeVar("T")
 
 _RENEWALS = 3  # how often a lease is renewed before it would end
-_NOTES = 10  # for how many leases a note stays that a delivery waited
-_FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.25  # seconds between looks at work in another process
+_NOTES = 10  # the number of leases for which a waiting mark is kept
+_FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.25  # seconds between polls for work in another process
 _PATIENCE = 10.0  # seconds until a message goes back to its queue because the store is unavailable
 
 
 def _mark(delivery: str) -> str:
-    """The key under which the store knows that a delivery waits."""
+    """The key that marks a delivery as waiting in the store."""
     return f"waits:{delivery}"
 
 
@@ -44,9 +44,9 @@ class _Entry:
 
 
 class MemoryDuplicateStore:
-    """Remembers the keys of this process, the most recently used ones. The default.
+    """Remembers keys in this process. The default.
 
-    Of more than ``max_keys``, those unused for longest are dropped first, but none that is held.
+    Beyond ``max_keys``, the least recently used keys are dropped first, but never a held one.
     """
 
     def __init__(self, *, max_keys: int = 10_000, clock: Clock | None = None) -> None:
@@ -100,7 +100,7 @@ class MemoryDuplicateStore:
             ended = (k for k, e in self._entries.items() if e.owner is None or e.until <= now)
             oldest = next(ended, None)
             if oldest is None:
-                break  # all are held: they are as many as run at the same time
+                break  # all are held, because that many run at the same time
             del self._entries[oldest]
         return True
 
@@ -121,14 +121,14 @@ class Handled:
 
 
 class Deduplicator:
-    """Runs the work for a key once, in this process and wherever the store is shared.
+    """Runs the work for a key once, in all processes that share the store.
 
-    ``runs`` and ``duplicates`` count the calls that ran their work, and those that did not have to.
+    ``runs`` and ``duplicates`` count the calls that ran their work, and those that were duplicates.
 
     Args:
         options: see ``Deduplication``.
-        lease: seconds after which another process does the work of one that died.
-        sleep: how time passes.
+        lease: seconds after which another process takes over from a dead one.
+        sleep: sleeps for some seconds.
 
     Example:
         >>> once = Deduplicator(Deduplication(ttl=3600))
@@ -160,7 +160,7 @@ class Deduplicator:
         await self._store.close()
 
     async def clear(self) -> None:
-        """Forget all keys."""
+        """Delete all keys."""
         await self._store.clear()
 
     def key_of(
@@ -177,7 +177,7 @@ class Deduplicator:
     async def waited(self, deliveries: Iterable[str]) -> int:
         """How many of these deliveries ended while they waited for another process.
 
-        Their process died before they ran, so they do not make a message suspicious.
+        Their process died before they ran, so they do not make the message a suspect.
 
         Raises:
             StoreUnavailableError: the store is unavailable.
@@ -200,7 +200,7 @@ class Deduplicator:
 
         ``delivery`` identifies this delivery of a message, for ``waited``. Duplicates in this
         process share its exception, too; those in others run it themselves. If the call that runs
-        it is cancelled, one of those that wait for it takes over.
+        it is canceled, one of the waiting calls takes over.
         """
         while (running := self._running.get(key)) is not None:
             await asyncio.wait([running])
@@ -215,7 +215,7 @@ class Deduplicator:
             raise
         except BaseException as error:
             mine.set_exception(error)
-            mine.exception()  # nobody else may be waiting
+            mine.exception()  # there may be no other waiter
             raise
         finally:
             del self._running[key]
@@ -257,19 +257,20 @@ class Deduplicator:
         return Handled(result, duplicate=False)
 
     async def _note_waiting(self, delivery: str, owner: str) -> str | None:
-        """Note that a delivery waits; if its process dies meanwhile, the note stays."""
+        """Mark a delivery as waiting; if its process dies meanwhile, the mark stays."""
         mark = _mark(delivery)
         try:
             await self._store.begin(mark, owner, max(self._ttl, _NOTES * self._lease))
-        except Exception as error:  # noqa: BLE001 - it waits all the same
-            log.warning("%s: could not note that it waits: %s", delivery, error)
+        except Exception as error:  # noqa: BLE001 - it waits nevertheless
+            log.warning("%s: could not mark it as waiting: %s", delivery, error)
             return None
         return mark
 
     async def _finish(self, key: str, owner: str, result: bytes) -> None:
-        """Store a result, however long the store is unavailable: the work must not run again.
+        """Store a result, and wait while the store is unavailable, because the work must not run
+        again.
 
-        A worker that has to stop meanwhile acknowledges the message without it.
+        A worker that has to stop meanwhile acknowledges the message without storing the result.
         """
         try:
             stored = await self._patiently(

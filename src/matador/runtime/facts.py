@@ -1,7 +1,7 @@
-"""Facts: what was sent and what was attempted, as frozen values, for every way in.
+"""Facts: messages sent and attempts made, as frozen values, in every way in.
 
-The runtime tells hooks about them in batches: ``Sent`` once a message is safely stored, ``Attempt``
-once what becomes of a message is settled. Times are seconds since the epoch, durations are seconds.
+The runtime reports them to hooks in batches: ``Sent`` once a message is safely stored, ``Attempt``
+once the outcome of a message is settled. Times are seconds since the epoch, durations are seconds.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _NAMES: dict[str, tuple[str, str]] = {
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What messages of one name, for one receiver, have in common.
+    """The attributes that all messages of one name and receiver share.
 
     Attributes:
         way: the way in.
-        name: what it is: the key of an event, the name of a job, the command of a call, or the
-            routing key of a message.
-        receiver: who gets it: the subscriber, the queue of a job or of a call, or the exchange.
+        name: the key of an event, the name of a job, the command of a call, or the routing key of a
+            message.
+        receiver: the subscriber, the queue of a job or of a call, or the exchange.
         queue: the full name of the queue, as the broker knows it.
         transport: the name of the transport.
         importance: of the subscriber.
@@ -56,17 +56,17 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     """A message that its broker has stored.
 
     Attributes:
-        kind: its name and receiver, and what follows from them.
+        kind: its name, its receiver and their shared attributes.
         id: unique among the messages of its receiver. The id of a job may be used again once the
             job is gone; ``created_at`` tells them apart.
         created_at: when it was made.
         data: the payload as JSON, if it was sent as JSON.
         payload: the payload of an event.
-        due_at: when it is to be handled, if not at once.
-        correlation_id: what it is a part of.
-        metadata: what travels beside the payload.
+        due_at: when it is due, if it is delayed.
+        correlation_id: the id that related messages share.
+        metadata: the sender's data besides the payload.
         before: the earlier state in a change event.
-        options: what else is needed to send it again in the same way.
+        options: further options that are needed to send it again in the same way.
     """
 
     kind: Kind
@@ -87,12 +87,12 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """What it is. See ``Kind.name``."""
+        """See ``Kind.name``."""
         return self.kind.name
 
     @property
     def receiver(self) -> str:
-        """Who gets it. See ``Kind.receiver``."""
+        """See ``Kind.receiver``."""
         return self.kind.receiver
 
     @property
@@ -116,7 +116,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def envelope(self) -> Envelope[Any]:
-        """The message as an envelope. That of a job, a call or a message is made of its facts."""
+        """The message as an envelope. For other ways in, it is built from this fact."""
         docket = Docket(
             event_key=self.name,
             target_subscriber=self.receiver,
@@ -136,8 +136,8 @@ class NotSent(msgspec.Struct, frozen=True):
     """A message that was not stored as requested, or not at all.
 
     Attributes:
-        message: what was to be sent.
-        error: why.
+        message: the message to be sent.
+        error: the error.
         text: what happened instead; empty if the message was not stored.
     """
 
@@ -173,7 +173,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
         subscriber: the subscriber of an event, if there is one here.
         opened: the envelope of an event, decoded; None for other messages.
         data: the payload as JSON; None: the whole body.
-        handler: the function that handles it, for logs, where ``receiver`` does not say.
+        handler: the function that handles it, for logs, if ``receiver`` does not name it.
     """
 
     way: Way
@@ -211,7 +211,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def envelope(self) -> Envelope[Any]:
-        """The message as an envelope. That of a job, a call or a message is made of its facts."""
+        """The message as an envelope. For other ways in, it is built from this fact."""
         if self.opened is not None:
             return self.opened
         docket = Docket(
@@ -246,17 +246,17 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """An attempt to handle a message. What becomes of the message is stored.
+    """An attempt to handle a message, whose outcome is settled.
 
     Attributes:
-        message: what was handled.
+        message: the message.
         outcome: ``success``, ``retry``, ``dead-letter`` or ``discard``.
         started_at: when it began.
         duration: how long the handler ran.
         error: why the handler failed, or the message was refused.
-        decision: what was decided about a message that was not handled.
-        result: what the handler returned.
-        ran: False if the message was refused, so that no code of the user's ran.
+        decision: the decision about a message that was not handled.
+        result: the result of the handler.
+        ran: False if the message was refused, so that no user code ran.
         malformed: True if the message could not be read.
     """
 
@@ -282,12 +282,12 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """What the message is. See ``Kind.name``."""
+        """See ``Kind.name``."""
         return self.message.name
 
     @property
     def receiver(self) -> str:
-        """Who handles it. See ``Kind.receiver``."""
+        """See ``Kind.receiver``."""
         return self.message.receiver
 
     @property
@@ -349,12 +349,12 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reason(self) -> str | None:
-        """Why the message was not handled."""
+        """The reason why the message was not handled."""
         return None if self.decision is None else self.decision.reason
 
     @property
     def dead_letter_kind(self) -> str | None:
-        """Among which dead letters the message is kept."""
+        """The kind of dead letters where the message is kept."""
         decision = self.decision
         return decision.kind if isinstance(decision, SendToDeadLetters) else None
 

@@ -1,4 +1,4 @@
-"""Asks a broker about many queues in less time than one after the other, without a rush on it."""
+"""Asks a broker about many queues with a few concurrent requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT_ONCE = 8
 
 
 async def few_at_once(ask: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-    """The answers, in the order of the items. The first error ends it, and is raised.
+    """The answers, in the order of the items. The first error stops the requests and is raised.
 
     Example:
         >>> depths = await few_at_once(transport.depth, ["shop.events", "shop.billing"])
@@ -27,7 +27,7 @@ async def few_at_once(ask: Callable[[T], Awaitable[R]], items: Iterable[T]) -> l
     places = iter(range(len(given)))
 
     async def some() -> None:
-        for place in places:  # all of them draw from the same places
+        for place in places:  # all workers share this iterator
             answers[place] = await ask(given[place])
 
     tasks = [asyncio.ensure_future(some()) for _ in range(min(AT_ONCE, len(given)))]

@@ -1,4 +1,4 @@
-"""Handlers of plain messages: how a function is called with what has arrived.
+"""Handlers of plain messages: how a function is called with a message.
 
 ``model.signature`` reads what a function takes, for every way in.
 """
@@ -24,7 +24,7 @@ from matador.model.signature import (
 __all__ = ["Fill", "MessageFunction", "check_callable", "is_async", "read_function"]
 
 Fill = Callable[[Any], Any]
-"""Makes an argument from what has arrived."""
+"""Makes an argument from a message."""
 
 _DATA_ALONE: tuple[tuple[str | None, Fill | None], ...] = ((None, None),)
 
@@ -37,10 +37,10 @@ class MessageFunction:
         name: of the function, for logs.
         function: what the user wrote.
         is_async: it is awaited; others run in threads.
-        takes: the type of its data; ``Any`` if it says nothing, None if it takes no data.
+        takes: the type of its data; ``Any`` if it has no annotation, None if it takes no data.
         decode: reads the body of a message; None: it takes no data.
-        returns: the type that its annotation says it returns; ``Any`` if it says nothing.
-        batch: it takes a list of what ``takes`` says: the data of several messages.
+        returns: the annotated return type; ``Any`` if there is none.
+        batch: it takes a list of ``takes``: the data of several messages.
         enveloped: it takes a list of envelopes.
     """
 
@@ -51,13 +51,14 @@ class MessageFunction:
     decode: Callable[[bytes], Any] | None
     returns: Any
     fills: tuple[tuple[str | None, Fill | None], ...]
-    """For each parameter: its name if it is given by keyword, and what fills it; None: data."""
+    """For each parameter: its name if it is given by keyword, and the function that makes its
+    value; None: the data."""
     batch: bool = False
     enveloped: bool = False
 
     @property
     def takes_context(self) -> bool:
-        """Does it take anything beside the data?"""
+        """Whether it takes anything besides the data."""
         return any(fill is not None for _, fill in self.fills)
 
     def bind(self, arrived: Any, data: Any) -> Callable[[], Any]:
@@ -96,14 +97,14 @@ def read_function(
         function: the handler.
         where: for errors: what it handles.
         context: the type of the context.
-        fill: makes the context from what has arrived.
-        inject: what else a parameter may take, by its type.
-        carrier: one of these types that has the data in it; see ``read_signature``.
-        rest: what a further parameter without a type takes; by default, the context.
+        fill: makes the context from a message.
+        inject: makes the values of further parameters, by type.
+        carrier: one of these types that contains the data; see ``read_signature``.
+        rest: the type of a further parameter without an annotation; by default, the context.
         batches: ``list[Order]`` takes the orders of several messages.
 
     Raises:
-        ConfigurationError: it cannot be called, or has a parameter that nothing fills.
+        ConfigurationError: it cannot be called, or a parameter has no value to take.
     """
     fills: dict[type[Any], Fill] = {HandlerContext: fill, **(inject or {})}
     others = "".join(f", {one.__name__}" for one in inject or ())

@@ -1,4 +1,4 @@
-"""How a service is doing: its connection, and how each queue is being consumed."""
+"""The health of a service: its connection, and each consumer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from matador.model.message import ConnectionStatus
 from matador.policy.circuit import CircuitState
 
 STALLED_AFTER = 60.0
-"""Seconds after which a queue that could be received from, and was not, counts as stalled."""
+"""Seconds without a poll after which a queue with free slots counts as stalled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHealth:
-    """How one queue is being consumed.
+    """The health of the consumer of one queue.
 
     Attributes:
         queue: its full name.
@@ -38,13 +38,13 @@ class ConsumerHealth:
 
     @property
     def stalled(self) -> bool:
-        """Has nothing been received, or asked for, for a minute, though slots are free?"""
+        """Whether nothing was received or polled for a minute although slots are free."""
         return not self.receiving and self.last_poll > STALLED_AFTER
 
 
 @dataclass(frozen=True, slots=True)
 class SenderHealth:
-    """How messages are being sent.
+    """The health of sending.
 
     Attributes:
         circuit: the state of the circuit breaker; None: there is none.
@@ -60,12 +60,12 @@ HealthStatus: TypeAlias = Literal["healthy", "degraded", "unhealthy"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How an application, a worker, a server, a client or a service is doing.
+    """The health of an application, a worker, a server, a client or a service.
 
     Attributes:
         status: in one word, for a probe. ``unhealthy``: there is no connection, or the circuit
-            breaker is open. ``degraded``: a queue should be consumed, and nothing has asked for its
-            messages for a minute.
+            breaker is open. ``degraded``: a queue that should be consumed was not polled for a
+            minute.
         connection_state: the state of the connection.
         processing: messages received and not yet settled.
         last_message_at: when a message was last sent or received.
@@ -92,7 +92,7 @@ def health_status(
     *,
     consumes: bool = False,
 ) -> HealthStatus:
-    """The status of a service; ``consumes``: it is meant to consume queues."""
+    """The status of a service; ``consumes``: whether it should consume queues."""
     if connection != "connected" or circuit == "open":
         return "unhealthy"
     if consumes and not consumers:

@@ -1,9 +1,9 @@
-"""Hooks: how logs, metrics, traces, the journal and users' code learn what happens.
+"""Hooks: notify logs, metrics, traces, the journal and user code of what happens.
 
 Users subclass ``Hooks``. The runtime calls ``HookSet``, which is created at the start and contains
-only the hooks that are overridden, so that an unused hook costs nothing. What was sent and
-attempted is told in batches (``on_sent``, ``on_attempted``); hooks that are called once per message
-are adapted to that here.
+only the hooks that are overridden, so that an unused hook costs nothing. Messages sent and attempts
+are reported in batches (``on_sent``, ``on_attempted``); hooks that are called once per message are
+adapted here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Sending(msgspec.Struct, frozen=True):
     Attributes:
         way: the way in.
         operation: ``send``, ``publish`` or ``call``.
-        names: what is sent, each name once. See ``Sent.name``.
+        names: the names of the messages, each once. See ``Sent.name``.
         receiver: where it is sent: the queue of a job or a call, the exchange, or empty for events,
             which have many receivers.
         count: the number of messages; of events, their number before the fan-out.
         transport: the name of the transport.
-        metadata: empty; entries that a hook adds go with every message, unless the sender sets
-            the same key.
+        metadata: empty; entries that a hook adds are sent with every message, unless the sender
+            sets the same key.
     """
 
     way: Way
@@ -104,10 +104,11 @@ class Hooks:
     """
 
     def on_start(self) -> Any:
-        """Something that uses these hooks has started: an application, a worker, a server, …"""
+        """Called when a service with these hooks has started: an application, a worker, a server, …
+        …"""
 
     def on_stop(self) -> Any:
-        """One of them has stopped."""
+        """Called when a service with these hooks has stopped."""
 
     def on_send_enter(self, event: Sending) -> Any:
         """A send begins. Sync. What it returns is passed to ``on_send_exit``.
@@ -139,19 +140,19 @@ class Hooks:
     def on_worker_wrap(self, event: Received, proceed: Proceed) -> Any:
         """Called around the handling of a message: ``await proceed()`` handles it, once.
 
-        It returns the error with which the callback failed, or None. What becomes of the message
-        is decided afterwards.
+        ``proceed`` returns the error of the callback, or None. The retry policy decides about the
+        message afterwards.
         """
 
     def on_worker_enter(self, event: Received) -> Any:
         """A handler begins. Sync: the cheaper form of ``on_worker_wrap``.
 
         What it returns is passed to ``on_worker_exit``. Both run in the context variables of the
-        handler, which end with it: what is set here need not be reset.
+        handler, so variables set here need not be reset.
         """
 
     def on_worker_exit(self, event: Received, state: Any, error: BaseException | None) -> Any:
-        """A handler has ended, with ``error`` if it failed or was cancelled. Sync."""
+        """A handler has ended, with ``error`` if it failed or was canceled. Sync."""
 
     def on_worker_before_process(self, event: Received) -> Any:
         """A message is about to be handled."""
@@ -201,11 +202,11 @@ class Hooks:
 Emit: TypeAlias = Callable[..., Awaitable[None]]
 Ask: TypeAlias = Callable[..., Awaitable[Any]]
 Tell: TypeAlias = Callable[[Sequence[T]], Awaitable[None] | None]
-"""Tells a batch of facts. Returns what has to be awaited, if a hook is async."""
+"""Reports a batch of facts to the hooks. Returns an awaitable if a hook is async."""
 
 
 def hook_objects(given: object, where: str) -> tuple[Hooks, ...]:
-    """The hooks that ``hooks=`` means: one object, several, or none.
+    """Convert a value of ``hooks=``: one object, several, or none.
 
     Raises:
         ConfigurationError: one of them is not a ``Hooks`` object, or has a misspelled method.
@@ -263,16 +264,16 @@ class HookSet:
         self.sent: Tell[Sent] | None = _teller(
             (*_batched("on_sent", hooks), *_one_by_one("on_enqueue_success", hooks, _always))
         )
-        """Tells messages that were stored."""
+        """Reports messages that were stored."""
         self.attempted: Tell[Attempt] | None = _attempt_teller(hooks)
-        """Tells attempts that were settled."""
+        """Reports attempts that were settled."""
         self.hears_sends = not (
             self.sent is self.on_enqueue_warning is self.on_enqueue_error is None
         )
-        """A hook listens to what is sent, or not sent."""
+        """Whether a hook needs the facts of sends."""
 
     def also_tell(self, hook: Hooks) -> None:
-        """Tell attempts to one more hook, from now on."""
+        """Report attempts to another hook, from now on."""
         self.attempted = _attempt_teller((*self.hooks, hook))
 
     async def wrapped(self, event: Received, run: Proceed) -> None:
@@ -301,7 +302,7 @@ class HookSet:
 _PREFIXES = ("on_", "get_", "load_")
 _HOOK_NAMES = tuple(name for name in vars(Hooks) if name.startswith(_PREFIXES))
 _ERRORS = (Exception, asyncio.CancelledError)
-"""What a hook may raise by itself: a cancellation of something that it awaits, or looks at."""
+"""Exceptions that a hook may raise by itself, including the cancellation of something it awaits."""
 
 
 # -- batches of facts -----------------------------------------------------------------------------
@@ -330,7 +331,7 @@ def _batched(name: str, hooks: Sequence[Hooks]) -> list[tuple[str, Callable[...,
 def _one_by_one(
     name: str, hooks: Sequence[Hooks], wanted: Callable[[Any], bool]
 ) -> list[tuple[str, Callable[..., Any]]]:
-    """Hooks that are called for each message, as hooks that take a batch."""
+    """Adapt hooks that are called for each message to batches."""
 
     def adapted(function: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
         def each(batch: Sequence[Any]) -> Awaitable[None] | None:
@@ -372,7 +373,7 @@ def _teller(functions: Sequence[tuple[str, Callable[..., Any]]]) -> Tell[Any] | 
 def _call(
     name: str, function: Callable[..., Any], argument: Any, waiting: list[Awaitable[Any]]
 ) -> None:
-    """Call a hook. What has to be awaited is added to ``waiting``; an error is logged."""
+    """Call a hook. An awaitable result is added to ``waiting``; an error is logged."""
     try:
         result = function(argument)
         if result is not None and inspect.isawaitable(result):
@@ -382,7 +383,7 @@ def _call(
 
 
 async def _all_of(name: str, waiting: Sequence[Awaitable[Any]]) -> None:
-    """Await async hooks side by side, so that a slow one holds up its batch only once."""
+    """Await async hooks concurrently, so that a slow one delays its batch only once."""
     for result in await asyncio.gather(*waiting, return_exceptions=True):
         if isinstance(result, _ERRORS):
             log.error("the hook %s raised an error, which was ignored", name, exc_info=result)
@@ -402,7 +403,7 @@ def _overrides(hooks: Sequence[Hooks], name: str) -> list[Callable[..., Any]]:
 
 
 def _is_its_own(error: BaseException) -> bool:
-    """Did the hook itself fail? A cancellation may come from its caller."""
+    """Whether the hook itself failed. A cancellation may come from its caller."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() == 0
@@ -436,7 +437,8 @@ class Around:
         self._pairs = tuple(pairs)
 
     def enter(self, event: Any) -> list[Any]:
-        """What the ``enter`` hooks return. An error is logged, and its ``exit`` is not called."""
+        """Call the ``enter`` hooks and return their results. If one raises, the error is logged and
+        its ``exit`` is not called."""
         states: list[Any] = []
         for enter, _ in self._pairs:
             try:
@@ -486,7 +488,7 @@ def _around(name: str, hooks: Sequence[Hooks]) -> Around | None:
 
 
 async def _answer(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a hook returns; None, with a log line, if it raises an error."""
+    """The result of a hook; None, with a log line, if it raises an error."""
     try:
         result = function(*arguments)
         return await result if inspect.isawaitable(result) else result

@@ -1,7 +1,7 @@
-"""Tells the end of a worker from a cancellation that a callback brought upon itself.
+"""Distinguishes the shutdown of a worker from a cancellation that a callback caused itself.
 
-Both arrive as a ``CancelledError`` in the task of a slot. The first ends the slot. The second is a
-failure of the callback like any other, and the slot goes on.
+Both arrive as a ``CancelledError`` in the task of a slot. The first ends the slot. The second is an
+ordinary failure of the callback, and the slot continues.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import asyncio
 
 
 class Interruption:
-    """Was this worker told to stop at once? One for all of its slots.
+    """Detects whether the worker must stop at once. Shared by all of its slots.
 
-    Whoever ends an event loop cancels all of its tasks, the sentinel among them. Nobody else knows
-    the sentinel, so a cancelled one means that the loop is ending.
+    The runner that ends an event loop cancels all of its tasks, including the sentinel task. No
+    other code has access to the sentinel, so its cancellation means that the loop is ending.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class Interruption:
         self._sentinel: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to watch the event loop."""
+        """Start to watch the event loop."""
         self._sentinel = asyncio.create_task(_forever(), name="matador-sentinel")
 
     async def stop(self) -> None:
-        """Watch no longer. A slot that is cancelled from now on ends: the loop may be ending."""
+        """Stop watching. A slot that is canceled from now on ends: the loop may be ending."""
         self._forced = True
         sentinel, self._sentinel = self._sentinel, None
         if sentinel is not None:
@@ -33,25 +33,25 @@ class Interruption:
             await asyncio.gather(sentinel, return_exceptions=True)
 
     def force(self) -> None:
-        """The worker cuts its callbacks short from now on."""
+        """Record that the worker interrupts its callbacks from now on."""
         self._forced = True
 
     @property
     def loop_is_ending(self) -> bool:
-        """Does somebody end the event loop? Then nothing can be settled any more."""
+        """Whether the event loop is ending. Then nothing can be settled any more."""
         sentinel = self._sentinel
         return sentinel is not None and (sentinel.cancelling() > 0 or sentinel.done())
 
     @property
     def happened(self) -> bool:
-        """Does a cancelled slot have to end?"""
+        """Whether a canceled slot must end."""
         return self._forced or self.loop_is_ending
 
     async def forgive(self) -> None:
-        """Have the current task forget requests to cancel it that a callback has made.
+        """Drop the cancellation requests that a callback made for the current task.
 
         Raises:
-            CancelledError: the worker is to stop by now.
+            CancelledError: the worker must stop now.
         """
         task = asyncio.current_task()
         assert task is not None

@@ -1,4 +1,4 @@
-"""Keeps what is being worked on: renews leases in one batch, and notices those that were lost."""
+"""Renews the leases of all deliveries in one batch, and detects lost ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("matador.worker")
 
 
 class LeaseKeeper:
-    """Renews every held delivery three times a lease, until it is let go.
+    """Renews every held delivery three times per lease, until it is released.
 
     A renewal that fails is tried again soon, and several times, before a lease is lost.
 
@@ -36,7 +36,7 @@ class LeaseKeeper:
 
     @property
     def held(self) -> int:
-        """How many deliveries are being kept."""
+        """The number of held deliveries."""
         return len(self._held)
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class LeaseKeeper:
             self._task = None
 
     def hold(self, receipt: Receipt) -> None:
-        """Keep a delivery from now on."""
+        """Renew the lease of a delivery from now on."""
         self._held[id(receipt)] = receipt
 
     @property
@@ -62,12 +62,13 @@ class LeaseKeeper:
 
     @property
     def certain(self) -> float:
-        """Seconds for which a delivery is surely ours after it was received or renewed."""
+        """Seconds for which a lease is certainly valid after a receive or a renewal."""
         return self._every
 
     def beat(self) -> int:
-        """Note that the event loop runs. Says how often it has stood still for so long that what
-        was on its way from the broker may be lost. Called at least every ``certain`` seconds."""
+        """Record that the event loop runs. Returns how often it was blocked for so long that the
+        leases of deliveries in transit may have expired. Called at least every ``certain`` seconds.
+        """
         now = time.monotonic()
         if now - self._beat_at >= self._every:
             self._stalls += 1
@@ -75,11 +76,12 @@ class LeaseKeeper:
         return self._stalls
 
     async def confirm(self, receipt: Receipt) -> bool:
-        """Ask the broker whether a delivery is still ours. In doubt it is."""
+        """Ask the broker whether the lease of a delivery is still valid. True if the broker cannot
+        tell."""
         if id(receipt) in self._held:
             try:
                 (kept,) = await self._transport.renew([receipt])
-            except Exception as error:  # noqa: BLE001 - a settlement is refused if it is not
+            except Exception as error:  # noqa: BLE001 - the settlement will be refused
                 log.warning(
                     "could not renew the lease of a message of %s: %s", receipt.queue, error
                 )
@@ -95,8 +97,8 @@ class LeaseKeeper:
 
     @contextmanager
     def settling(self, receipts: Iterable[Receipt]) -> Generator[None]:
-        """Settle these meanwhile. A renewal that is refused does not count as a lost lease then:
-        the broker may have settled the delivery, and its answer is still on its way."""
+        """Mark deliveries as being settled. A refused renewal does not count as a lost lease then,
+        because the broker may have settled the delivery while its reply is still in transit."""
         ids = {id(receipt) for receipt in receipts}
         self._settling |= ids
         try:
@@ -105,7 +107,7 @@ class LeaseKeeper:
             self._settling -= ids
 
     def let_go(self, receipt: Receipt) -> None:
-        """The delivery is settled, or given up."""
+        """Stop renewing a delivery that was settled or given up."""
         self._held.pop(id(receipt), None)
         self._when_lost.pop(id(receipt), None)
 
@@ -143,16 +145,16 @@ class LeaseKeeper:
     # -- for a thread -----------------------------------------------------------------------------
 
     def twin(self) -> LeasingTransport | None:
-        """A transport of the thread's own, not yet connected; None if there is none."""
+        """An unconnected transport for the thread; None if the transport has no twin."""
         return self._transport.twin() if isinstance(self._transport, Twinning) else None
 
     @property
     def is_late(self) -> bool:
-        """Whether there is something to renew, and the event loop did not do so in time."""
+        """Whether the event loop missed a renewal."""
         return bool(self._held) and time.monotonic() - self._turned_at >= 1.25 * self._every
 
     async def renew_with(self, twin: Leasing, loop: asyncio.AbstractEventLoop) -> None:
-        """Renew once in place of the event loop ``loop``, which learns what was lost."""
+        """Renew once in place of the event loop ``loop``, and report lost leases to it."""
         held = self._snapshot()
         if held and (refused := await _renew(twin, held)):
             loop.call_soon_threadsafe(self._refused, refused)
@@ -177,6 +179,6 @@ class LeaseKeeper:
 
 
 async def _renew(transport: Leasing, held: Sequence[Receipt]) -> list[Receipt]:
-    """Renew leases; the deliveries that were lost."""
+    """Renew leases; return the deliveries that were lost."""
     renewed = await transport.renew(held)
     return [receipt for receipt, kept in zip(held, renewed, strict=True) if not kept]

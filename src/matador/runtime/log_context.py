@@ -1,9 +1,8 @@
-"""Which message is being handled, so that each log line about it can say so.
+"""The message that is being handled, so that each log line can name it.
 
-Handlers set it before they run your code, which runs in a copy of the context: its own log lines,
-those of the libraries it calls, and those of tasks and threads it starts, carry it, too. They do so
-once somebody wants it (``matador.observe.JsonFormatter``); nothing is computed until a line is
-formatted.
+The pipeline sets it before it runs a handler in a copy of the context. So the log lines of the
+handler, of the libraries it calls, and of the tasks and threads it starts can name the message,
+too. ``matador.observe.JsonFormatter`` turns this on; nothing is computed until a line is formatted.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Protocol
 
 
 class LogFields(Protocol):
-    """What is known of a message that is being handled."""
+    """A message that can describe itself in a log line."""
 
     def log_fields(self) -> Mapping[str, object]:
         """Its fields in a log line. Those that are None are left out."""
@@ -22,7 +21,7 @@ class LogFields(Protocol):
 
 
 class LogContext:
-    """Is the message of interest to anybody? Each costs a little."""
+    """Whether log lines name the message. Each flag costs a little time per message."""
 
     wanted = False
 

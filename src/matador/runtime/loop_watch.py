@@ -4,7 +4,7 @@ While the loop is blocked, by ``time.sleep`` in an ``async def`` for example, no
 it can renew leases: the thread does, over a connection of its own that it opens only then. A loop
 that is blocked for more than a few seconds is logged with the name of the function that blocks it.
 
-A handler that blocks the loop for ever keeps its leases for ever, like one that awaits for ever.
+A handler that blocks the loop forever keeps its leases forever, like one that awaits forever.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from matador.transports.base import LeasingTransport
 log = logging.getLogger("matador.worker")
 
 BLOCKED_FOR = 3.0
-"""Seconds after which a blocked loop is logged; again when it takes ten times as long."""
+"""Seconds after which a blocked loop is logged; logged again after ten times as long."""
 
 _LONGEST_TICK = 1.0
 _ANSWER_AT_MOST = 10.0  # seconds
@@ -44,12 +44,14 @@ _RUNS_THE_LOOP = {str(_ASYNCIO / name) for name in ("base_events.py", "events.py
 class LoopWatch:
     """A daemon thread beside the event loop of a worker; ``start`` and ``stop`` belong to the loop.
 
-    The loop counts beats. A count that does not change shows that the loop is blocked. A process
-    that was frozen is not taken for that: its thread did not look meanwhile, and has to look twice.
+    The loop counts beats. A count that does not change shows that the loop is blocked. A frozen
+    process is not mistaken for a blocked loop: its thread was frozen, too, and must see two missed
+    beats.
 
     Args:
-        leases: what to renew; None: the transport has no leases.
-        consumers: those of the worker. What blocks in a slot of another worker is logged there.
+        leases: the leases to renew; None: the transport has no leases.
+        consumers: those of the worker. A blocking handler of another worker is logged by that
+            worker.
     """
 
     def __init__(self, leases: LeaseKeeper | None, consumers: Sequence[Consumer]) -> None:
@@ -81,7 +83,7 @@ class LoopWatch:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop watching. Takes two seconds at most; what the thread still does comes to nothing."""
+        """Stop watching. Takes two seconds at most; later actions of the thread have no effect."""
         if self._thread is None:
             return
         if self._timer is not None:
@@ -116,7 +118,7 @@ class LoopWatch:
             self._loop.call_soon_threadsafe(self._gone.set)
 
     def _look(self) -> None:
-        """Notice for how long the loop has been blocked."""
+        """Check for how long the loop has been blocked."""
         now = time.monotonic()
         since, self._looked_at = now - self._looked_at, now
         if self._beats != self._seen or not self._loop.is_running():
@@ -124,7 +126,7 @@ class LoopWatch:
             return
         self._blocked += min(
             since, BLOCKED_FOR / 2
-        )  # longer: the whole process may have stood still
+        )  # longer: the whole process may have been frozen
         if self._blocked >= self._log_at:
             self._log_at = 10 * self._blocked
             self._name_culprit()
@@ -151,12 +153,12 @@ class LoopWatch:
 
     @property
     def _must_stand_in(self) -> bool:
-        """A loop that is not running holds nothing any more: its leases are to pass."""
+        """Whether to renew in place of the loop. Leases of an ended loop must expire."""
         leases = self._leases
         return leases is not None and leases.is_late and self._loop.is_running()
 
     def _stand_in(self) -> None:
-        """Renew leases in place of the loop until it goes on. What fails is tried again."""
+        """Renew leases in place of the loop until it continues. Failures are retried."""
         assert self._leases is not None
         self._stand_in_at = time.monotonic() + self._leases.lease / 6
         twin = self._leases.twin()
@@ -166,7 +168,7 @@ class LoopWatch:
             asyncio.run(self._renew(self._leases, twin))
         except asyncio.CancelledError:
             pass  # stopped
-        except Exception as error:  # noqa: BLE001 - whatever it is, it may work the next time
+        except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             why = f"{type(error).__name__}: {error}"
             log.warning("could not renew leases while the event loop is blocked: %s", why)
         finally:
@@ -194,10 +196,11 @@ class LoopWatch:
 
 
 def culprit_of(frame: FrameType | None) -> str:
-    """What runs in the innermost ``frame``: the user's function, and the line it has come to.
+    """Describe the code that runs in the innermost ``frame``: the user's function and its current
+    line.
 
-    The function is the outermost one that is not ours: a handler, a hook. The line is in the
-    innermost one that is not in the standard library, such as a client of a database.
+    The function is the outermost one outside Matador, such as a handler or a hook. The line is in
+    the innermost one outside the standard library, such as a database client.
     """
     innermost: FrameType | None = None
     outermost: FrameType | None = None

@@ -1,6 +1,5 @@
-"""What RPC, pub/sub and channels share as services: messages without an envelope are sent with
-their facts and metadata, and received with one set of options.
-"""
+"""The base of the services of RPC, pub/sub and channels: sends messages without an envelope, with
+facts and metadata, and receives them with one set of options."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ _NO_HEADERS: Headers = {}
 
 
 def metadata_headers(metadata: Mapping[str, object] | None, where: str) -> Headers:
-    """The headers for a sender's metadata, without those that brokers and Matador write themselves.
+    """The headers for a sender's metadata, without headers that brokers and Matador write.
 
     Raises:
         InvalidMessageError: a value is neither text nor a number.
@@ -86,7 +85,7 @@ def metadata_headers(metadata: Mapping[str, object] | None, where: str) -> Heade
 
 
 def check_ids(where: str, message_id: object, correlation_id: object) -> None:
-    """Check ids that a sender gave.
+    """Check the ids given by a sender.
 
     Raises:
         InvalidMessageError: one of them is not text.
@@ -136,7 +135,8 @@ class MessageService(Service):
         send: Callable[[Mapping[str, Any] | None], Awaitable[T]],
         count: int = 1,
     ) -> Awaitable[T]:
-        """Send with the metadata of hooks, within those that surround a send.
+        """Send with the metadata of hooks, between the ``on_send_enter`` and ``on_send_exit``
+        hooks.
 
         The sender's own metadata override those of hooks.
         """
@@ -172,11 +172,11 @@ class MessageService(Service):
         raise outcome
 
     async def _send_many(self, parcels: Sequence[Parcel]) -> list[int | MatadorError]:
-        """Send messages in order: what came of each. A shutdown waits for them."""
+        """Send messages in order; return the outcome of each. A shutdown waits for them."""
         outbox, activity = self._may_send(), self._activity
         activity.enqueuing += len(parcels)
         try:
-            if len(parcels) == 1:  # together with those of other callers
+            if len(parcels) == 1:  # batched with those of other callers
                 return [await outbox.post(parcels[0])]
             return await outbox.send_many(parcels)
         finally:
@@ -185,7 +185,7 @@ class MessageService(Service):
     def _parcel(
         self, message: Message, name: str, exchange: str | None = None, body: bytes | None = None
     ) -> Parcel:
-        """A message to send, with its fact if hooks listen. ``body``: before its compression."""
+        """A message to send, with its fact if hooks need it. ``body``: before compression."""
         if self._hooks.sent is None:
             return Parcel(message, exchange, None)
         now, properties = self._clock.time(), message.properties
@@ -204,7 +204,7 @@ class MessageService(Service):
 
 
 def _as_headers(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of hooks as headers: what is neither text nor a number is written as JSON."""
+    """The metadata of hooks as headers: values other than text and numbers are encoded as JSON."""
     return {
         name: value
         if value is None or isinstance(value, str | int | float)
@@ -217,18 +217,18 @@ def _as_headers(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ReceiverOptions(ServiceOptions, total=False):
-    """Options of everything that receives such messages. See ``ServiceOptions``, too.
+    """Options of services that receive messages without an envelope. See also ``ServiceOptions``.
 
     Attributes:
-        timeout: seconds that a handler may take; None: any time. What runs in a thread cannot be
-            ended: it is waited for, and a warning is logged.
-        ack: the retry policy, and whether handlers acknowledge their messages themselves.
+        timeout: the time limit of a handler in seconds; None: no limit. A handler in a thread
+            cannot be stopped: the worker waits for it and logs a warning.
+        ack: the retry policy, and whether handlers acknowledge messages themselves.
         retry: the retry policy, instead of that of ``ack``.
         delivery: ``at-most-once``: messages are acknowledged before their handlers run.
-        validation: what messages must be like.
+        validation: the requirements for messages.
         deduplication: how duplicates are detected. None: not at all.
         checkpoints: the store for the steps of resumable handlers.
-        recovery: what happens to sends while there is no connection, and how it is restored.
+        recovery: the buffer for sends without a connection, and how the connection is restored.
     """
 
     timeout: Seconds | None
@@ -244,10 +244,10 @@ class ReceiverOptions(ServiceOptions, total=False):
 def work_queue(
     given: str | WorkQueue, where: str, *, create: bool = True, concurrency: int | None = None
 ) -> WorkQueue:
-    """The queue that was given by its name, or with options, and has its name on the broker.
+    """The queue, given by name or with options, under its name on the broker.
 
     Raises:
-        ConfigurationError: it is neither; or an argument says something else than it.
+        ConfigurationError: it is neither, or another argument contradicts it.
     """
     if isinstance(given, str) and given.strip():
         given = WorkQueue(given)
@@ -270,7 +270,7 @@ class HandlerOptions(TypedDict, total=False):
 
     Attributes:
         idempotent: whether it may run again for the same message, after a failure or a crash.
-        timeout: seconds that it may take; by default, as the receiver says.
+        timeout: the time limit in seconds; by default, that of the receiver.
         retry: its retry policy; by default, that of the receiver.
     """
 
@@ -330,12 +330,12 @@ class MessageReceiver(MessageService):
         return True
 
     def _routes_of(self, delivery: Delivery, queue: str) -> Sequence[MessageRoute]:
-        """The handlers of a message that was sent to a queue, as far as there are any."""
+        """The handlers of a message that was sent to a queue; empty if there are none."""
         raise NotImplementedError
 
     @property
     def reader(self) -> MessageReader:
-        """Reads the messages that are stored in its queues."""
+        """The reader of the messages stored in its queues."""
         return MessageReader(self._validation, name_of=routing_key_of, routes_of=self._routes_of)
 
     @property
@@ -353,7 +353,7 @@ class MessageReceiver(MessageService):
 
         Raises:
             ConfigurationError: it consumes no queue.
-            NotStartedError: it is in memory, and not started.
+            NotStartedError: it uses an in-memory transport and has not been started.
         """
         topology = self.topology
         if topology is None:
@@ -361,7 +361,7 @@ class MessageReceiver(MessageService):
         return self._office(topology, self.reader, self._checkpoints)
 
     def _letter_arguments(self, work: MessageWork) -> Any:
-        """What the handler of dead letters gets beside the data."""
+        """The arguments of the dead-letter handler besides the data."""
         raise NotImplementedError
 
     def _route(self, function: MessageFunction, options: HandlerOptions) -> MessageRoute:
@@ -394,7 +394,7 @@ class MessageReceiver(MessageService):
         return _letter_function(read_function(letters.handler, where, context=self._context))
 
     def _letters_of(self, queue: str) -> DeadLetterOptions:
-        """What becomes of the dead letters of a queue."""
+        """The options for the dead letters of a queue."""
         return self._letters
 
     def _processor_of(self, queue: str) -> MessageFunction | None:
@@ -469,7 +469,7 @@ _LETTER_PAUSE = 0.5  # seconds after the first failure; twice as long after the 
 class _DeadLetterWay(MessageWay):
     """Gives each dead letter to a function, malformed ones included, and deletes it.
 
-    A dead letter that the function fails on is tried again, three times in all, and then deleted
+    If the function fails, the dead letter is tried up to three times in total, and then deleted
     with an error in the log. It stays in the queue meanwhile, so a crash loses nothing.
     """
 
@@ -496,7 +496,7 @@ class _DeadLetterWay(MessageWay):
     async def call(self, work: MessageWork, scope: Scope | None) -> None:
         function, attempt = self._function, 1
         while True:
-            # Decoded each time: the function may have changed the data.
+            # Decode it for each attempt, because the function may change the data.
             data = decoded(function, work.body)
             arguments = self._arguments(msgspec.structs.replace(work, attempt=attempt))
             bound = function.bind(arguments, data)
@@ -522,7 +522,8 @@ def _nothing_kept(queue: str) -> bool:
 def _letter_function(read: MessageFunction) -> MessageFunction:
     """A function for dead letters, which may be of any kind.
 
-    Without a type, its data is what the body has as JSON, or the bytes of a body that has none.
+    Without a type, its data is the decoded JSON of the body, or the raw bytes if the body is not
+    JSON.
     """
     if read.takes is bytes:
         return replace(read, decode=bytes)

@@ -1,6 +1,5 @@
 """The way in that RPC, pub/sub and channels share: messages of a body and headers, without an
-envelope. Their attempts and errors travel in headers.
-"""
+envelope. Their attempts and errors travel in headers."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ ORIGINAL_QUEUE = "x-matador-original-queue"
 """The header of a dead letter with the queue it comes from."""
 
 FIRST_QUEUE = "x-matador-first-queue"
-"""The header of a message that failed in a queue that was deleted since, with its name. The steps
-that it has stored are found by it."""
+"""The header of a message that failed in a queue that was deleted since: the name of that queue. It
+is part of the key of its stored steps."""
 
 FAILED_AT = "x-matador-failed-at"
 """The header of a dead letter with the time of the failure, in milliseconds since 1970."""
@@ -48,10 +47,10 @@ ERROR = "x-matador-last-error"
 """The header of a retry or a dead letter with the text of the last error."""
 
 FAILED_HANDLERS = "x-matador-failed-handlers"
-"""The header with the names of the handlers that run again; without it, all do."""
+"""The header with the names of the handlers that a retry runs; without it, all run."""
 
 GIVEN_UP_HANDLERS = "x-matador-given-up-handlers"
-"""The header with the names of handlers that have failed for good, while others are tried again."""
+"""The header with the names of handlers that failed permanently, while others are retried."""
 
 ENCODING = "content-encoding"
 """The header of a compressed message; its value is ``gzip``."""
@@ -84,7 +83,7 @@ class MessageWork(Work, gc=False, kw_only=True):
     Attributes:
         body: the body, decompressed.
         data: the payload in the type that the handler takes.
-        name: what hooks call the message.
+        name: the name of the message in facts.
         first_failure: when the first attempt failed, in seconds since 1970.
     """
 
@@ -112,7 +111,7 @@ class MessageOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageWay(WayIn):
-    """A way in of messages without an envelope. Subclasses say which handler a message is for."""
+    """A way in of messages without an envelope. Subclasses find the handler of a message."""
 
     def __init__(self, options: MessageOptions) -> None:
         self._options = options
@@ -124,11 +123,11 @@ class MessageWay(WayIn):
     # -- what a subclass says ---------------------------------------------------------------------
 
     def body_of(self, delivery: Delivery) -> tuple[bytes, str | None]:
-        """The decompressed body, and why it cannot be read."""
+        """The decompressed body, and the problem if it cannot be read."""
         return delivery.body, None
 
     def name_of(self, delivery: Delivery) -> str:
-        """What hooks call a message. Must not raise."""
+        """The name of a message in facts. Must not raise."""
         return routing_key_of(delivery) or delivery.receipt.queue
 
     def route_of(self, delivery: Delivery, name: str) -> Route:
@@ -140,7 +139,7 @@ class MessageWay(WayIn):
         raise NotImplementedError
 
     def data_of(self, route: Any, body: bytes) -> Any:
-        """The data of a message as its handler takes it.
+        """The data of a message in the type that its handler takes.
 
         Raises:
             Unreadable: it is not of that type.
@@ -151,7 +150,7 @@ class MessageWay(WayIn):
         return decoded(function, body)
 
     def arguments(self, work: MessageWork, scope: Scope | None) -> Any:
-        """What the parameters of a handler are filled from, beside its data."""
+        """The source of the values of a handler's parameters besides its data."""
         raise NotImplementedError
 
     # -- the functions of a way in ----------------------------------------------------------------
@@ -188,7 +187,7 @@ class MessageWay(WayIn):
 
     def _decode_data(self, work: MessageWork) -> Refusal | None:
         body, problem, error = work.body, None, None
-        # A body that starts like an object is read once, by the decoder of its handler.
+        # Leave a body that starts like an object to the decoder of its handler.
         if len(body) > self._validation.max_size or not body.startswith(b"{"):
             problem = self._validation.problem_of(body)
         if problem is None:
@@ -243,7 +242,7 @@ class MessageWay(WayIn):
             self._options.transport,
             delivery,
             work.attempt,
-            self._clock.time(),  # these messages do not say when they were made
+            self._clock.time(),  # these messages do not contain a creation time
             None,
             None if properties is None else properties.correlation_id,
             delivery.headers,
@@ -275,11 +274,12 @@ class MessageReader:
     """Reads and renews stored messages without an envelope. See ``StoredReader``.
 
     Args:
-        validation: what messages must be like.
-        name_of: what hooks call a message.
-        routes_of: the handlers of a message that was sent to a queue, as far as there are any.
-        body_of: the decompressed body, and why it cannot be read.
-        kept_properties: the properties that a renewed message keeps; its deadline is gone.
+        validation: the requirements for messages.
+        name_of: returns the name of a message in facts.
+        routes_of: returns the handlers of a message that was sent to a queue; empty if there are
+            none.
+        body_of: returns the decompressed body, and the problem if it cannot be read.
+        kept_properties: the properties that a renewed message keeps, without its deadline.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class MessageReader:
                 raise InvalidMessageError(CHANGED)
             body = encode_data(edit.data, "the payload", InvalidMessageError)
             for route in self._routes_of(delivery, queue):
-                decoded(route.function, body)  # refuses what the handler would not take
+                decoded(route.function, body)  # raises if the handler would not accept it
             headers.pop(ENCODING, None)
         if properties is not None:
             properties = self._kept_properties(structs.replace(properties, expires_at=None))
@@ -341,7 +341,8 @@ class MessageReader:
 
 
 def checkpoint_id(delivery: Delivery, id: str, queue: str) -> str:
-    """The id of the steps of a message: what is published has the same id in every queue."""
+    """The id of the steps of a message. It contains the queue, because a published message has the
+    same id in every queue."""
     headers = delivery.headers
     return f"{headers.get(FIRST_QUEUE, queue) if headers else queue}:{id}"
 
@@ -360,7 +361,7 @@ def routing_key_of(delivery: Delivery) -> str:
 
 
 def message_of(delivery: Delivery, id: str, headers: Headers, delay: float = 0.0) -> Message:
-    """A message that was delivered, to store it again."""
+    """A delivered message, to store it again."""
     receipt = delivery.receipt
     return Message(
         id,
@@ -384,12 +385,12 @@ def decoded(function: MessageFunction, body: bytes) -> Any:
         return None
     try:
         return function.decode(body)
-    except Exception as error:  # a validator of the user's may raise anything
+    except Exception as error:  # a user's validator may raise anything
         raise Unreadable(f"{function.name}: {error_text(error, SHORT_TEXT)}") from error
 
 
 def _header_number(headers: Headers, name: str) -> int | None:
-    """A header as a whole number that is not negative; None if it is none."""
+    """A header as a non-negative whole number; None if it is not one."""
     value = headers.get(name)
     if value is None:
         return None
@@ -404,7 +405,7 @@ def _header_number(headers: Headers, name: str) -> int | None:
 
 
 class _Noted:
-    """May be awaited, and need not be: it was done when it was called."""
+    """An optional awaitable: the work was already done by the call."""
 
     def __await__(self) -> Generator[None, None, None]:
         return
@@ -415,7 +416,7 @@ _NOTED = _Noted()
 
 
 class DeliveryContext(Context):
-    """What a handler of messages knows of its message beside the data.
+    """Data about the message of a handler besides its payload.
 
     Attributes:
         message_id: the id of the message, the same in every attempt.
@@ -446,9 +447,9 @@ class DeliveryContext(Context):
         self.first_failure: datetime | None = moment(work.first_failure)
 
     def ack(self) -> _Noted:
-        """The message is done. In manual mode, call this or ``nack`` for every message.
+        """Acknowledge the message. In manual mode, call this or ``nack`` for every message.
 
-        The message is deleted when the handler returns. In auto mode this happens by itself.
+        The message is deleted when the handler returns. In auto mode, no call is needed.
 
         Example:
             >>> @sub.on("orders.*")  # of a Subscriber with AckStrategy(mode="manual")
@@ -459,7 +460,7 @@ class DeliveryContext(Context):
         return self._decide(None)
 
     def nack(self, requeue: bool = False) -> _Noted:
-        """The message is not done: try it again, or make it a dead letter. For manual mode.
+        """Reject the message: retry it, or make it a dead letter. For manual mode.
 
         Raises:
             ConfigurationError: the mode is ``auto``; raise an error instead.
@@ -476,7 +477,7 @@ class DeliveryContext(Context):
         return self._decide(requeue)
 
     def _decide(self, requeue: bool | None) -> _Noted:
-        if self._acknowledgement is not None:  # in auto mode it is acknowledged anyway
+        if self._acknowledgement is not None:  # in auto mode, the message is acknowledged anyway
             try:
                 self._acknowledgement.decide(requeue)
             except RuntimeError as error:
@@ -486,7 +487,7 @@ class DeliveryContext(Context):
 
 
 class MessageContext(DeliveryContext):
-    """What a handler of pub/sub or a channel knows of a message beside its data.
+    """Data about the message of a handler of pub/sub or a channel, besides its payload.
 
     Attributes:
         routing_key: the key that the message was published with, or its name in the channel.
@@ -520,7 +521,7 @@ class MessageContext(DeliveryContext):
     def send(
         self, *arguments: object, correlation_id: str | None = None, **options: object
     ) -> Awaitable[str]:
-        """Send a message to a consumer, with the arguments of ``QueueService.send``; its id.
+        """Send a message to a consumer, with the arguments of ``QueueService.send``; return its id.
 
         It has the correlation id of the current message. In a sync consumer this blocks.
 

@@ -1,4 +1,4 @@
-"""Counts what a service has done: one set of counters for every way in."""
+"""The counters of a service: the same for every way in."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from matador.model.text import SHORT_TEXT, error_text
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a service has done since it was made.
+    """The counters of a service since it was created.
 
     Attributes:
         messages_sent: messages that the broker has confirmed.
         messages_received: deliveries, repeated ones included.
         messages_succeeded: messages whose handlers have succeeded.
         messages_failed: attempts that failed, and messages that were refused or malformed.
-        messages_retried: attempts that are tried again.
+        messages_retried: failed attempts that are retried.
         messages_dead_lettered: messages that became dead letters.
         messages_discarded: messages that were deleted because they could not be handled, or that
-            Redis pub/sub brought faster than they were handled.
-        duplicates: messages whose work had been done before.
+            Redis pub/sub delivered faster than they were handled.
+        duplicates: messages whose work was already done.
         expired: messages that arrived after their deadline.
         connection_losses: how often the connection was lost.
         connection_recoveries: how often it was restored.
@@ -45,7 +45,7 @@ class Metrics:
 
 @dataclass(slots=True)
 class Counters:
-    """The numbers behind ``Metrics`` and ``Health``, which the event loop changes.
+    """The mutable state behind ``Metrics`` and ``Health``, which the event loop updates.
 
     Attributes:
         last_message_at: when a message was last sent or received, in seconds since the epoch.
@@ -71,5 +71,5 @@ class Counters:
         self.last_error = f"{type(error).__name__}: {error_text(error, SHORT_TEXT)}"
 
     def snapshot(self) -> Metrics:
-        """The numbers of this moment, in the order of ``Metrics``."""
+        """The current counters as ``Metrics``."""
         return Metrics(*astuple(self)[:-2])

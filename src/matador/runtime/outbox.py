@@ -1,7 +1,7 @@
-"""Sends messages of every way in: together where they come together, through an optional buffer
-and circuit breaker. Tells hooks what was stored, batch by batch.
+"""Sends messages of every way in: batched, through an optional buffer and circuit breaker. Reports
+stored messages to hooks, batch by batch.
 
-What a caller awaits is its own outcome: nothing counts as sent before the broker has confirmed it.
+Each caller awaits its own outcome. No message counts as sent before the broker has confirmed it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger("matador.send")
 
 _MAX_BATCH = 1000
 _CHUNK = 500
-_CHUNK_ONCE = 2500  # ids are stored in an index, which costs less for many at a time
+_CHUNK_ONCE = 2500  # ids are stored in an index, which is cheaper in large batches
 _CLOSED = "it was closed, so nothing can be sent any more"
 _UNCONFIRMED = "it was closed before the broker confirmed the message, which may be stored"
 
@@ -58,7 +58,7 @@ _COUNTED = (
 """Errors caused by the broker rather than by the message."""
 
 _Outcomes: TypeAlias = Sequence[int | MatadorError]
-"""For each parcel: in how many queues it is, or why in none."""
+"""For each parcel: the number of queues that stored it, or the error."""
 
 Carry: TypeAlias = Callable[[str | None, Sequence[Message]], Awaitable[_Outcomes]]
 """Stores messages: in their queues, or through an exchange."""
@@ -68,12 +68,12 @@ NO_BUFFER = Recovery(buffer=False)
 
 
 class Parcel(msgspec.Struct, gc=False):
-    """A message, and what hooks are told once it is stored.
+    """A message, and the fact to report to hooks once it is stored.
 
     Attributes:
         message: the message.
         exchange: where it is published; None: it goes to its queue.
-        fact: what hooks are told; None: nothing.
+        fact: the fact for hooks; None: no hook needs it.
         transport: the member of a group of transports that stored it.
     """
 
@@ -91,15 +91,15 @@ class _Waiting(msgspec.Struct, gc=False):
 
 
 class Outbox:
-    """Sends through one transport. Ended by ``close``.
+    """Sends through one transport until ``close``.
 
     Args:
         transport: a connected transport.
         counters: counts what was sent.
-        tell: tells hooks about messages that were stored; None: nobody listens.
+        tell: reports stored messages to hooks; None: no hook needs them.
         recovery: the buffer for the time without a connection; ``NO_BUFFER``: none.
         breaker: the circuit breaker; None: none.
-        clock: where time comes from.
+        clock: the source of time.
         carry: stores messages, if not the transport's ``send`` and ``publish``.
         on_state: called with each new state of the circuit breaker.
     """
@@ -138,9 +138,9 @@ class Outbox:
         self.post: Callable[[Parcel], Awaitable[int | MatadorError]] = (
             self._sends.submit if self._direct else self._posted
         )
-        """Begins to send: in how many queues the message is stored, or why in none.
+        """Starts a send. Its outcome is the number of queues that stored the message, or an error.
 
-        In the order of the calls, whatever happens meanwhile.
+        Messages are sent in the order of the calls, even if the connection is lost meanwhile.
         """
         self._waiting: list[_Waiting] = []
         self._places = count()
@@ -149,7 +149,7 @@ class Outbox:
         self._closed = False
         self._remove = transport.observe(self)
 
-    # -- what it looks like -----------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------
 
     @property
     def buffered(self) -> int:
@@ -164,11 +164,11 @@ class Outbox:
     # -- sending ----------------------------------------------------------------------------------
 
     async def send(self, parcel: Parcel) -> int:
-        """Send a message; returns in how many queues it was stored, once that is confirmed.
+        """Send a message; return the number of queues that stored it, once the broker confirms it.
 
         Raises:
             BufferFullError, BufferExpiredError, CircuitOpenError: it was not sent.
-            MatadorError: what the transport said.
+            MatadorError: the error of the transport.
         """
         outcome = await self.post(parcel)
         if isinstance(outcome, int):
@@ -197,7 +197,7 @@ class Outbox:
     async def send_many(
         self, parcels: Sequence[Parcel], once: Once | None = None
     ) -> list[int | MatadorError]:
-        """Send many messages, in order and in few round trips: what came of each.
+        """Send many messages, in order and in few round trips; return the outcome of each.
 
         With ``once``, messages that were stored before are not stored again, on transports that
         support it.
@@ -222,7 +222,7 @@ class Outbox:
         return await self._wait_for_rest(list(zip(places, parcels, strict=True)), outcomes)
 
     async def _flush_chunk(self, chunk: Sequence[Parcel], once: Once | None) -> _Outcomes:
-        """Send a part of ``send_many``, unless ``close`` gives it up."""
+        """Send a part of ``send_many``, unless ``close`` abandons it."""
         flushing = asyncio.create_task(self._flush(chunk, once), name="matador-send-many")
         self._chunks[flushing] = len(chunk)
         flushing.add_done_callback(self._chunks.pop)
@@ -251,10 +251,10 @@ class Outbox:
         return outcomes
 
     def begin(self, parcel: Parcel) -> asyncio.Future[int]:
-        """Begin to send a message; the future has what ``send`` returns or raises.
+        """Start to send a message; the future gets the result or error of ``send``.
 
-        For callers that wait for something else, such as a reply. Cancelling the future takes a
-        message that waits for the connection out of the buffer.
+        For callers that wait for something else, such as a reply. Canceling the future removes a
+        buffered message.
         """
         outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         place = next(self._places)
@@ -289,7 +289,7 @@ class Outbox:
 
     @property
     def _is_clear(self) -> bool:
-        """May a send start at once?"""
+        """Whether a send may start at once."""
         return (
             not self._waiting
             and self._transport.state.status == "connected"
@@ -297,9 +297,9 @@ class Outbox:
         )
 
     async def _flush(self, parcels: Sequence[Parcel], once: Once | None = None) -> _Outcomes:
-        """Send parcels in order, each run of the same destination in one call. Raises nothing.
+        """Send parcels in order, each run with the same destination in one call. Raises nothing.
 
-        Tells hooks what was stored before any caller continues.
+        Reports stored messages to hooks before any caller continues.
         """
         outcomes: _Outcomes = ()
         for exchange, run in groupby(parcels, _exchange):
@@ -375,7 +375,7 @@ class Outbox:
         *,
         noted: bool = False,
     ) -> Awaitable[int]:
-        """Wait in the order of the calls: one that was under way comes before later ones.
+        """Wait in the order of the calls: a send that was in flight comes before later ones.
 
         ``noted``: its failure was counted already.
         """
@@ -386,7 +386,7 @@ class Outbox:
             if not noted:
                 self._failed()
             raise away
-        # Without a buffer, too: while the circuit breaker tries the broker, sends wait their turn.
+        # Also without a buffer: sends wait while the circuit breaker probes the broker.
         if len(self._waiting) >= self._recovery.max_size:
             raise BufferFullError(
                 f"Message buffer is full: {len(self._waiting)} sends wait for the connection"
@@ -410,7 +410,7 @@ class Outbox:
         return state.refusal(f"the transport {self._transport.name!r} is {state.status}")
 
     async def _send_waiting(self) -> None:
-        """Send what waits, in order, as soon as there is a connection; fail what has expired."""
+        """Send buffered messages in order once there is a connection; fail expired ones."""
         while self._waiting:
             self._drop_expired()
             if not self._waiting:
@@ -443,7 +443,7 @@ class Outbox:
             self._circuit = self._circuit.at(self._clock.monotonic()).begun(len(batch))
         try:
             outcomes = await self._flush([one.parcel for one in batch])
-        except asyncio.CancelledError:  # of ``close``, whose time ran out
+        except asyncio.CancelledError:  # from ``close``, which timed out
             for one in batch:
                 _fail(one.outcome, SendUnconfirmedError(_UNCONFIRMED))
             raise
@@ -480,7 +480,7 @@ class Outbox:
 
     @property
     def _room(self) -> int | None:
-        """How many sends may start now; None: any number."""
+        """How many sends may start now; None: no limit."""
         if self._circuit is None:
             return None
         self._put(self._circuit.at(self._clock.monotonic()))
@@ -488,15 +488,16 @@ class Outbox:
 
     @property
     def _is_sound(self) -> bool:
-        """Is there nothing that a success would change?"""
+        """Whether a success would not change the circuit breaker."""
         circuit = self._circuit
         return circuit is None or (circuit.state == "closed" and not circuit.failures)
 
     def _note(self, outcome: object) -> None:
-        """Count the outcome of a send. A broker that refuses a message answers, at least.
+        """Count the outcome of a send. A broker that refuses a message is reachable, so that is no
+        failure.
 
-        All that was on its way when the connection was lost is no failure: the next sends wait in
-        the buffer, and count if they wait in vain.
+        Sends in flight when the connection is lost are no failures either: the next sends wait in
+        the buffer, and count as failures if they expire there.
         """
         if isinstance(outcome, _COUNTED):
             if not self._recovery.buffer or self._is_away is None:
@@ -538,9 +539,10 @@ class Outbox:
         """See ``TransportObserver``."""
 
     async def close(self, timeout: float | None = None) -> int:
-        """Send what is left, for at most ``timeout`` seconds; how many sends were given up.
+        """Send the remaining messages for at most ``timeout`` seconds; return how many sends were
+        abandoned.
 
-        Those that are under way fail with ``SendUnconfirmedError``: they may be stored.
+        Sends in flight fail with ``SendUnconfirmedError``: they may be stored.
         """
         self._closed = True
         self.post = self._posted  # which says so
@@ -560,7 +562,7 @@ class Outbox:
             for chunk in self._chunks:
                 chunk.cancel()
             if left:
-                log.warning("%d sends were given up: the time to close ran out", left)
+                log.warning("%d sends were abandoned: the time to close ran out", left)
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
@@ -579,7 +581,7 @@ def _fail(outcome: asyncio.Future[int], error: BaseException | Any) -> None:
 
 
 def as_ours(error: BaseException) -> MatadorError:
-    """An error that a transport should not raise: whether it stored anything is unknown."""
+    """Wrap an error that a transport should not raise: whether it stored anything is unknown."""
     if isinstance(error, MatadorError):
         return error
     return SendUnconfirmedError(f"{type(error).__name__}: {error}", cause=error)

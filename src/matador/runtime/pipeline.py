@@ -1,7 +1,7 @@
 """The pipeline: takes one delivery of any way in from raw bytes to its outcome.
 
-Read ``process`` from top to bottom: read, admit, run, decide. What is special to a way in is in its
-``WayIn``; everything else is written here once. The settler carries out the outcome.
+Read ``process`` from top to bottom: read, admit, run, decide. Each way in implements its specifics
+in a ``WayIn``; everything else is here. The settler carries out the outcome.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ log = logging.getLogger("matador.worker")
 
 
 class Expired(InvalidMessageError):
-    """A message arrived after its deadline: nobody waits for it any more."""
+    """A message arrived after its deadline, so its sender no longer waits."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -76,15 +76,15 @@ class Pipeline:
         way: the way in.
         calls: runs handlers.
         settler: settles before a handler runs, for at-most-once delivery.
-        leases: tells when a delivery was lost.
-        hooks: what is told, and asked.
-        counters: counts what happens.
-        clock: where time comes from.
+        leases: reports lost leases.
+        hooks: the hooks to call.
+        counters: the counters to update.
+        clock: the source of time.
         checkpoints: the store for the steps of resumable handlers.
-        dedup: finds duplicates; None: they run, too.
+        dedup: detects duplicates; None: they run, too.
         manual: handlers acknowledge their messages themselves.
-        minds_deadlines: a message that arrives after its deadline is deleted unseen.
-        longest_delay: the longest delay of a retry that the transport can keep; None: any.
+        minds_deadlines: a message that arrives after its deadline is deleted without running.
+        longest_delay: the longest delay of a retry that the transport supports; None: no limit.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Pipeline:
     # -- one delivery, from top to bottom ---------------------------------------------------------
 
     async def process(self, delivery: Delivery) -> Outcome:
-        """Take a delivery to its outcome. Raises nothing but what ends the process."""
+        """Process a delivery; return its outcome. Raises only exceptions that end the process."""
         receipt, telling = delivery.receipt, self._hooks.attempted is not None
         try:
             work = self._read(delivery)
@@ -144,10 +144,10 @@ class Pipeline:
                 scope = self._scope(work)
                 call = self._whole(work, scope)
             started_at, start = (self._time(), self._monotonic()) if telling else (0.0, 0.0)
-            context = copy_context()  # what a handler sets in it must not reach the next message
+            context = copy_context()  # not visible to the next message
             try:
                 step = context.run(call.send, None)
-            except StopIteration as done:  # it finished without waiting, as most do
+            except StopIteration as done:  # it finished without waiting, as most handlers do
                 result, error = done.value, None
             except BaseException as raised:  # noqa: BLE001 - handled like an error after a wait
                 result, error = (await self._calls.run(raising(raised))).outcome
@@ -175,7 +175,7 @@ class Pipeline:
             if scope is None and body is None and not route.at_most_once:
                 return Outcome(receipt, Complete(receipt), attempt)
             return self._completed(work, scope, body, attempt)
-        except Exception as error:  # from a user's codec, policy or option
+        except Exception as error:  # raised by a user's codec, policy or option
             HANDLED.set(None)
             log.exception("a message of %s could not be processed", receipt.queue)
             return self.give_up(delivery, f"{type(error).__name__}: {error_text(error)}")
@@ -183,7 +183,8 @@ class Pipeline:
     def give_up(self, delivery: Delivery, reason: str) -> Outcome:
         """The outcome of a delivery whose processing failed unexpectedly, or was torn down.
 
-        It becomes a dead letter whatever ``malformed`` says: the message itself may be valid.
+        It becomes a dead letter even if ``malformed`` says otherwise: the message itself may be
+        valid.
         """
         error = DecodeError(f"could not be processed: {reason}")
         self._counters.note_error(error)
@@ -207,7 +208,7 @@ class Pipeline:
             most = self._way.policy(work).max_deliveries if most is None else most
             refusal = refuse(receipt, work.route.idempotent, most)
             if self._dedup is not None and isinstance(refusal, MaybePoisonedError):
-                # Deliveries that waited for a process that had died did not run.
+                # Deliveries whose process died while they waited for another process did not run.
                 earlier = (_delivery(work, n) for n in range(1, receipt.delivery_count))
                 try:
                     counted = receipt.delivery_count - await self._dedup.waited(earlier)
@@ -222,7 +223,7 @@ class Pipeline:
         return None
 
     def _counted(self, work: Work) -> Outcome:
-        """Give a message back that its broker does not count: a copy says how often it came."""
+        """Release a message whose broker does not count deliveries: store a copy with the count."""
         delivery, receipt = work.delivery, work.delivery.receipt
         again = msgspec.structs.replace(
             self._way.successor(
@@ -243,7 +244,7 @@ class Pipeline:
     # -- run --------------------------------------------------------------------------------------
 
     def _scope(self, work: Work) -> Scope | None:
-        """What the context of a handler needs; None if it takes none."""
+        """The scope for the context of a handler; None if the handler takes no context."""
         route, steps = work.route, None
         if not (route.takes_context or self._manual or route.idempotent == "resumable"):
             return None
@@ -259,7 +260,7 @@ class Pipeline:
         return Scope(steps, Acknowledgement() if self._manual else None, when_lost)
 
     async def _whole(self, work: Work, scope: Scope | None) -> Any:
-        """The handler with what surrounds it, from the outside in: hooks, duplicates, limits."""
+        """Run the handler inside its layers, from the outside in: hooks, duplicates, limits."""
         around, message = self._hooks.around, None
         if around is not None or self._wrapped:
             message = self._way.fact(work)
@@ -271,7 +272,7 @@ class Pipeline:
         return await self._inside_wraps(message, call)
 
     async def _inside_wraps(self, message: Received, call: Awaitable[Any]) -> Any:
-        """Run a handler inside the hooks that wrap it. They do not change its outcome."""
+        """Run a handler inside the hooks that wrap it. The hooks do not change its outcome."""
         inner = Ran()
 
         async def proceed() -> BaseException | None:
@@ -300,7 +301,7 @@ class Pipeline:
             del inner, failure  # or a traceback would keep them in a cycle
 
     async def _once(self, work: Work, scope: Scope | None) -> _Kept:
-        """Run the handler, unless that was done for another message with the same key."""
+        """Run the handler, unless it ran for another message with the same key."""
         dedup = self._dedup
         assert dedup is not None
         key, result = self._way.duplicate_key(work, dedup), None
@@ -318,11 +319,11 @@ class Pipeline:
         return _Kept(handled.result or None, result)
 
     async def _handled(self, work: Work, scope: Scope | None) -> Any:
-        """The handler itself: with its steps, in a thread if it is sync, within its timeout."""
+        """Run the handler itself: with its steps, in a thread if it is sync, within its timeout."""
         if scope is not None and scope.steps is not None:
             await scope.steps.load()
         route = work.route
-        if route.at_most_once:  # after the stores: while one is unavailable, the message waits
+        if route.at_most_once:  # after the stores, for which a message may wait
             await self._acknowledge(work)
         call: Any = self._call(work, scope)
         if not route.is_async:
@@ -358,13 +359,13 @@ class Pipeline:
             raise late from error
 
     def _encoded(self, work: Work, result: Any) -> tuple[bytes | None, Exception | None]:
-        """What is kept of a result. A result that cannot be encoded is a failure."""
+        """The encoded result to store. A result that cannot be encoded is a failure."""
         assert self._encode is not None
         if isinstance(result, _Kept):
             return result.body, None
         try:
             return self._encode(work, result), None
-        except Exception as error:  # noqa: BLE001 - the user's result may be anything
+        except Exception as error:  # noqa: BLE001 - encoding a user's result may raise anything
             return None, error
 
     def _completed(
@@ -379,10 +380,11 @@ class Pipeline:
         return Outcome(receipt, settlement, attempt, then, simpler)
 
     def _interrupted(self, work: Work) -> Outcome:
-        """The outcome of a handler that was cut short because the worker stops.
+        """The outcome of a handler that was interrupted because the worker stops.
 
-        Released only if it may run again and has stopped; a thread may still finish. The others
-        are redelivered, which is treated like a redelivery after a crash.
+        The message is released only if the handler may run again and has stopped; a thread may
+        still finish. Other messages are redelivered, which is treated like a redelivery after a
+        crash.
         """
         receipt, route = work.delivery.receipt, work.route
         again = route.is_async and may_run_again(route.idempotent) and not route.at_most_once
@@ -429,7 +431,7 @@ class Pipeline:
         return decision
 
     async def _asked(self, work: Work) -> Asked:
-        """What hooks say about a message. What cannot be used is logged and ignored."""
+        """The decisions of hooks about a message. Invalid values are logged and ignored."""
         hooks = self._hooks
         asks = (hooks.get_attempts, hooks.get_max_deliveries, hooks.get_retry_delay)
         if asks == (None, None, None):
@@ -459,7 +461,7 @@ class Pipeline:
             if refusal.kind != "malformed":
                 return self._settled(work, failure, None, self._time(), 0.0)
         if LogContext.wanted:
-            HANDLED.set(None)  # or it would be the last message of this slot
+            HANDLED.set(None)  # or the cancellation would end this slot
         self._counters.failed += 1
         self._counters.note_error(error)
         message = self._way.unread(delivery) if work is None else self._way.fact(work)
@@ -549,7 +551,7 @@ class Pipeline:
             try:
                 short = msgspec.structs.replace(failure, longest_text=SHORT_TEXT, bare=True)
                 return form(short, as_it_arrived)
-            except Exception:  # from a user's codec
+            except Exception:  # raised by a user's codec
                 queue = work.delivery.receipt.queue
                 log.exception("a message of %s could not be encoded again", queue)
                 return as_it_arrived()
@@ -579,7 +581,8 @@ class Pipeline:
         return form(failure, None if isinstance(decision, Discard) else with_short_texts)
 
     def _unstorable(self, work: Work, size: int) -> Outcome:
-        """A message whose result can never be stored has failed: it would be the same again."""
+        """The outcome of a message whose result can never be stored: a failure, because a retry
+        would fail again."""
         error = DontRetry(
             f"it ran to its end, but its result of {size:,} bytes cannot be stored; return a "
             f"reference to the data instead of the data"
@@ -641,7 +644,7 @@ class Pipeline:
     def _after_failure(
         self, work: Work, decision: Decision, scope: Scope | None
     ) -> Callable[[], Awaitable[None]] | None:
-        """What happens to stored steps once a failure is settled."""
+        """Delete or keep stored steps once a failure is settled."""
         # A message that was refused before it ran may have steps of an earlier attempt.
         if work.route.idempotent != "resumable" or isinstance(decision, RetryLater):
             return None
@@ -677,7 +680,7 @@ def _extra(message: Received) -> dict[str, object]:
 
 
 def _delivery(work: Work, number: int) -> str:
-    """What identifies one delivery of a message."""
+    """The id of one delivery of a message."""
     return f"{work.delivery.receipt.queue}:{work.id}:{work.attempt}:{number}"
 
 

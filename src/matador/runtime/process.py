@@ -1,4 +1,4 @@
-"""Runs services as a process of its own, until a signal ends it."""
+"""Runs services in the foreground until a signal ends the process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ _LAST_MOMENT = 1.0
 
 
 class Runnable(Protocol):
-    """What can be run."""
+    """A service that can be run."""
 
-    async def start(self) -> None:
-        """Start."""
-        ...
+    async def start(self) -> None: ...
 
     async def shutdown(self, timeout: float | None = None) -> None:
-        """Shut down in good order; with ``timeout=0``, now."""
+        """Shut down gracefully; with ``timeout=0``, at once."""
         ...
 
 
@@ -42,14 +40,13 @@ def run(
 ) -> None:
     """Start, wait for SIGTERM or SIGINT, shut down. A second signal forces the shutdown.
 
-    Several services start, and shut down, side by side. If one of them cannot start, the others are
+    Several services start and shut down concurrently. If one of them cannot start, the others are
     shut down, and its error is raised. A signal ends a start that is still in progress.
 
-    ``around`` is entered before the start and left after the shutdown. ``meanwhile`` runs beside
-    the services (a display, say) once they have started, and is cancelled with them; its error ends
-    them. Where
-    callbacks could not be stopped (in threads, or because they ignore being cancelled), the process
-    exits all the same, with code 1.
+    ``around`` is entered before the start and left after the shutdown. ``meanwhile`` (a display,
+    for example) runs concurrently with the services once they have started, and is canceled with
+    them; its error ends them. If callbacks cannot be stopped (in threads, or because they ignore
+    cancellation), the process exits nevertheless, with code 1.
     """
     asyncio.run(_run(services, around or nullcontext(), meanwhile))
     if _threads_are_stuck():
@@ -110,7 +107,7 @@ async def _run(
                 stopping.cancel()
         if error is not None:
             raise error
-        if _slots_are_stuck():  # the end of the loop would wait for them for ever
+        if _slots_are_stuck():  # closing the loop would wait for them forever
             _exit_without("that ignore being cancelled")
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -138,7 +135,7 @@ async def _started(
 async def _end(
     services: Sequence[Runnable], starting: Sequence[asyncio.Task[None]], force: asyncio.Event
 ) -> None:
-    """Shut all down side by side: those that have started gracefully, the others at once."""
+    """Shut all down concurrently: started services gracefully, the others at once."""
     ending = asyncio.gather(
         *(
             one.shutdown() if start.done() else one.shutdown(timeout=0)
@@ -161,7 +158,7 @@ def _slots_are_stuck() -> bool:
 
 
 def _threads_are_stuck() -> bool:
-    """Do callbacks still run? Threads that only wait for work end within a moment."""
+    """Whether callbacks still run. Idle threads end within a moment."""
     until = time.monotonic() + _LAST_MOMENT
     callbacks = [t for t in threading.enumerate() if t.name.startswith(NAME)]
     for thread in callbacks:

@@ -74,7 +74,7 @@ class RedisCheckpointStore:
             await self._opened.save(envelope_id, step, value, self._ttl)
 
     async def keep(self, envelope_id: str, ttl: float) -> None:
-        """See ``CheckpointStore``. Uses the clock of the server."""
+        """Uses the clock of the server."""
         with _translated():
             await self._opened.keep(envelope_id, ttl)
 

@@ -1,13 +1,13 @@
-"""Duplicate detection for a whole fleet: the keys are in Redis, known to all processes."""
+"""Duplicate detection over all processes: the keys are stored in Redis."""
 
 from __future__ import annotations
 
 
 class RedisDuplicateStore:
-    """Remembers keys in a Redis server, for a whole fleet. Needs the extra ``redis``.
+    """Remembers keys in a Redis server, for all processes. Needs the extra ``redis``.
 
-    The server drops keys by itself when their time is over. The connection is restored when it is
-    lost; calls fail with a ``TransportError`` meanwhile.
+    The server deletes expired keys. A lost connection is restored; calls fail with a
+    ``TransportError`` meanwhile.
 
     Args:
         url: as for ``RedisTransport``; it may be the same server.
@@ -23,7 +23,7 @@ class RedisDuplicateStore:
     """
 
     def __init__(self, url: str, *, prefix: str | None = None) -> None:
-        # Here, so that nobody else needs the library.
+        # Imported here, so that only this store needs the library.
         from matador.transports.redis.stores import DuplicateRows
 
         self._rows = DuplicateRows(url, prefix=prefix)
@@ -32,7 +32,7 @@ class RedisDuplicateStore:
         return f"RedisDuplicateStore({self._rows.where})"
 
     async def open(self) -> None:
-        """See ``DuplicateStore``. Raises ``ConnectionFailedError`` if there is no such server."""
+        """Raises ``ConnectionFailedError`` if there is no such server."""
         await self._rows.open()
 
     async def close(self) -> None:

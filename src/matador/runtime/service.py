@@ -1,8 +1,8 @@
-"""``Service``: the life of everything that sends or receives, from start to shutdown.
+"""``Service``: the lifecycle of everything that sends or receives, from start to shutdown.
 
 Applications, job queues and workers, RPC clients and servers, publishers, subscribers and queue
 services derive from it. It owns the connection, the workers, the outbox, the hooks and the
-counters. A subclass says what to open and what to consume.
+counters. A subclass decides what to open and what to consume.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ Status: TypeAlias = Literal[
 ]
 
 _SENDING: frozenset[Status] = frozenset({"running", "stopping-receive", "waiting-handlers"})
-_LEAST_PATIENCE = 1.0  # seconds for the broker to answer, however little time there is
+_LEAST_PATIENCE = 1.0  # seconds that the broker has to answer, even with ``timeout=0``
 _NO_CONNECTION = ConnectionState("disconnected")
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Shutdown:
-    """How a shutdown goes: seconds for a graceful one, and seconds for giving back after that.
+    """The limits of a shutdown: seconds for a graceful one, then seconds for giving messages back.
 
     Example:
         >>> Shutdown(timeout=60).grace
@@ -106,11 +106,11 @@ class ServiceOptions(TypedDict, total=False):
     """Options of everything that sends or receives.
 
     Attributes:
-        hooks: what is told, and asked: ``Journal``, ``Metrics``, ``Tracing``, your own
-            ``Hooks``; one object or several.
+        hooks: the hooks to call: ``Journal``, ``Metrics``, ``Tracing``, your own ``Hooks``; one
+            object or several.
         shutdown: how long a shutdown waits by default.
-        connect_timeout: seconds for which the first connection is tried again.
-        clock: where time and ids come from.
+        connect_timeout: seconds for which to retry the first connection.
+        clock: the source of time and ids.
     """
 
     hooks: Hooks | Sequence[Hooks] | None
@@ -123,7 +123,7 @@ def check_options(given: Mapping[str, object], kind: type, where: str) -> None:
     """Refuse options that are not in a ``TypedDict``.
 
     Raises:
-        ConfigurationError: names the option, and the one that was perhaps meant.
+        ConfigurationError: names the option, and a similar one if there is one.
     """
     known = get_type_hints(kind)
     for name in given:
@@ -132,12 +132,12 @@ def check_options(given: Mapping[str, object], kind: type, where: str) -> None:
 
 
 class Service:
-    """Something that is started, sends or receives, and is shut down in bounded time.
+    """A service that sends or receives, with a start and a shutdown in bounded time.
 
     It can be started again after a shutdown, in another event loop if need be.
 
     Args:
-        where: what it is, for errors and logs: ``RpcServer('maths')``.
+        where: its description for errors and logs: ``RpcServer('maths')``.
         connection: the transport; None: the subclass sets ``_connection`` before it starts.
         **options: see ``ServiceOptions``.
     """
@@ -157,11 +157,12 @@ class Service:
         self._counters = Counters()
         self._form: Any = None
         self.tested_in: AbstractEventLoop | None = None
-        """The event loop of the test that runs it. Its blocking forms use that loop, too."""
+        """The event loop of the test that runs the service. Its blocking forms use that loop, too.
+        """
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """The state of something that is not started."""
+        """Reset to the state before the start."""
         self._activity = Activity(self._has_due)
         self._last_hook: asyncio.Task[None] | None = None
         self._status: Status = "new"
@@ -179,7 +180,7 @@ class Service:
         self._lost: set[str] = set()
 
     def another(self) -> Self:
-        """The same, not started, with a connection of its own if it was made with a URL.
+        """An unstarted copy, with its own connection if it was made with a URL.
 
         For another event loop or process. ``sync()`` runs one.
 
@@ -195,22 +196,22 @@ class Service:
 
     @property
     def given_transport(self) -> Transport | None:
-        """The transport object that it was made with, if its shutdown does not disconnect it."""
+        """The transport object given by the caller, if a shutdown does not disconnect it."""
         return None if self._connection is None else self._connection.given
 
     def _blocking(self, kind: Callable[[Self], F]) -> F:
-        """Its blocking form: one for all threads, until it is shut down."""
+        """Its blocking form: shared by all threads until it is shut down."""
         if self._form is None or self._form.has_ended:
             self._form = kind(self)
         return self._form
 
-    # -- what a subclass says ---------------------------------------------------------------------
+    # -- for subclasses ---------------------------------------------------------------------
 
     _handles_rest = True
-    """At shutdown, handle what still waits in memory, as far as there is time."""
+    """At shutdown, handle messages that still wait in memory while there is time."""
 
     _elsewhere = "make another one for this loop"
-    """What to do in another event loop."""
+    """The hint for callers in another event loop."""
 
     def _check(self) -> None:
         """Check the configuration, before anything is connected."""
@@ -219,19 +220,19 @@ class Service:
         """Create queues, the outbox and workers, on a connected transport."""
 
     def _receiving_stopped(self) -> None:
-        """Nothing is received any more."""
+        """Called once receiving has stopped."""
 
     def _cut_short(self, running: int) -> None:
-        """Handlers that still run are cancelled now: the timeout of the shutdown has passed."""
+        """Called before running handlers are canceled, because the shutdown timed out."""
 
     async def _close(self, deadline: Deadline) -> None:
-        """Release what ``_open`` made, while the connection is still there."""
+        """Release the resources of ``_open``, before the connection is closed."""
 
     def _connection_state_changed(self, state: ConnectionState) -> None:
-        """The connection is in another state now."""
+        """Called when the connection state changed."""
 
     def _settlement_failed(self, receipt: Receipt, error: Exception) -> None:
-        """A settlement failed; it is tried again if that can help."""
+        """Called when a settlement failed. The settler retries it if that can help."""
         self._counters.note_error(error)
 
     # -- parts that a subclass opens --------------------------------------------------------------
@@ -263,9 +264,9 @@ class Service:
         return self._dedup
 
     def _at_end(self, what: str, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Have ``close`` called at the end of this run, or if its start fails, in bounded time.
+        """Register ``close`` for the end of this run, or for a failed start, in bounded time.
 
-        Those that were added last are called first, while the connection is still there.
+        Called in reverse order, before the connection is closed.
         """
         self._closers.append((what, close))
 
@@ -287,9 +288,9 @@ class Service:
         ask_concurrency: Callable[[str], Awaitable[int]] | None = None,
         around: Callable[[Subscription], Subscription] = lambda inner: inner,
     ) -> DeliveryWorker:
-        """Begin to receive from queues, given by their full names with their concurrency.
+        """Start to receive from queues, given by their full names with their concurrency.
 
-        ``hooks`` and ``counters``: others than those of the service, for internal consumers.
+        ``hooks`` and ``counters``: replace those of the service, for internal consumers.
         """
         hooks, counters = hooks or self._hooks, counters or self._counters
         worker = DeliveryWorker(
@@ -335,7 +336,7 @@ class Service:
     async def _ask_concurrency(
         self, worker: DeliveryWorker, hooks: HookSet, given: Mapping[str, int], queue: str
     ) -> int:
-        """What the hooks say; otherwise it stays as it is."""
+        """Ask the hooks for the concurrency; by default, it stays unchanged."""
         ask = hooks.get_queue_concurrency
         asked = None if ask is None else await ask(queue)
         now = [one.concurrency for one in worker.health if one.queue == queue]
@@ -362,7 +363,7 @@ class Service:
         await self.shutdown()
 
     async def start(self) -> None:
-        """Connect, create what is missing on the broker, and begin to receive.
+        """Connect, create missing queues on the broker, and start to receive.
 
         A second call does nothing; concurrent calls wait for the same start.
 
@@ -387,7 +388,7 @@ class Service:
         await self._started(self._starting)
 
     async def _started(self, starting: asyncio.Task[None]) -> None:
-        """Wait for a start, which only a shutdown ends early."""
+        """Wait for a start. Only a shutdown ends it early."""
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -422,10 +423,10 @@ class Service:
         """Stop receiving, let running handlers and sends finish, then disconnect.
 
         After ``timeout`` seconds (default: 30, or the option ``shutdown``) the shutdown is forced:
-        handlers are cancelled, their messages go back to the queue uncounted, and the log lists
-        what was abandoned. That takes a few seconds at most, even if the broker does not answer.
-        ``timeout=0`` forces it at once, also one that is in progress. A start that takes longer
-        than ``timeout`` is ended. Idempotent; concurrent calls wait for the same shutdown.
+        handlers are canceled, their messages go back to the queue uncounted, and the log lists the
+        abandoned work. That takes a few seconds at most, even if the broker does not answer.
+        ``timeout=0`` forces it at once, even if a shutdown is in progress. A start that takes
+        longer than ``timeout`` is ended. Idempotent; concurrent calls wait for the same shutdown.
 
         Example:
             >>> await app.shutdown(timeout=10)
@@ -469,7 +470,7 @@ class Service:
                 running = self._activity.processing
                 if running:
                     log.warning(
-                        "%s: %d messages are still being processed; cutting them short",
+                        "%s: %d messages are still being processed; interrupting them",
                         self._where,
                         running,
                     )
@@ -497,7 +498,7 @@ class Service:
     async def _release(
         self, deadline: Deadline, *, until: float = 0.0, force: bool = False
     ) -> None:
-        """Let go of everything, whatever fails on the way. Sends have time ``until`` then."""
+        """Release everything, even if steps fail. Sends have until ``until`` to finish."""
         workers, self._workers = self._workers, []
         outbox, self._outbox = self._outbox, None
         closers, self._closers, self._dedup = self._closers, [], None
@@ -524,7 +525,7 @@ class Service:
             for step in steps:
                 try:
                     await step()
-                except Exception:  # the others are released all the same
+                except Exception:  # the others are released nevertheless
                     log.exception("%s: could not release everything", self._where)
         finally:
             await self._disconnect(deadline)
@@ -541,7 +542,7 @@ class Service:
         return transport if isinstance(transport, Ending) else None
 
     def _has_due(self) -> bool:
-        """Do messages that are due wait in this process, to be handled here?"""
+        """Whether due messages wait in this process to be handled here."""
         ending = self._ending
         return ending is not None and any(
             consumer.receives and ending.is_due(consumer.queue)
@@ -567,13 +568,13 @@ class Service:
             await self._connection.close(self, deadline)
 
     async def _all(self, steps: Sequence[Awaitable[object]], what: str) -> None:
-        """Do all steps at once. One that fails does not end the others."""
+        """Run all steps concurrently. A failing step does not stop the others."""
         for outcome in await asyncio.gather(*steps, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("%s: could not %s: %s", self._where, what, outcome, exc_info=outcome)
 
     async def _in_peace(self, step: Coroutine[Any, Any, object], until: float) -> bool:
-        """Wait for a step for as long as there is time and the shutdown is not forced."""
+        """Wait for a step while there is time and the shutdown is not forced."""
         left = max(0.0, until - get_running_loop().time())
         doing = asyncio.create_task(step)
         hurried = asyncio.create_task(self._hurry.wait())
@@ -597,12 +598,12 @@ class Service:
         run_process(self)
 
     async def pause(self) -> None:
-        """Receive nothing until ``resume``. What runs is finished, and sending goes on.
+        """Receive nothing until ``resume``. Running handlers finish, and sending continues.
 
-        Messages that were received and did not start yet go back to the queue, uncounted. Other
-        processes receive on. On Kafka, the partitions of this process wait. A service that is
-        paused before its start, or during a shutdown, is paused when it is started again. What
-        only sends receives nothing anyway. Idempotent.
+        Received messages that have not started go back to the queue, uncounted. Other processes
+        continue to receive. On Kafka, the partitions of this process wait. A service that is paused
+        before its start, or during a shutdown, is paused when it is started again. A service that
+        only sends is not affected. Idempotent.
 
         Example:
             >>> await app.pause()
@@ -627,7 +628,7 @@ class Service:
     async def wait_idle(self, timeout: Seconds | None = None) -> bool:
         """Wait until nothing is being processed or sent. Returns False if ``timeout`` expires.
 
-        Nor does anything that is due wait in memory for this service to handle it.
+        Due messages that wait in memory for this service must be handled, too.
 
         Example:
             >>> await app.wait_idle(timeout=5)
@@ -636,14 +637,14 @@ class Service:
         self._check_loop()
         return await self._activity.wait_idle(timeout)
 
-    # -- what tools look at -----------------------------------------------------------------------
+    # -- for tools -----------------------------------------------------------------------
 
     @property
     def transport(self) -> Transport:
         """The transport.
 
         Raises:
-            NotStartedError: its URL is that of a memory, which is found when it starts.
+            NotStartedError: it uses an in-memory transport, which is only known after the start.
         """
         if self._connection is None:
             raise NotStartedError(f"{self._where} has not been started")
@@ -656,12 +657,12 @@ class Service:
 
     @property
     def reader(self) -> StoredReader | None:
-        """Reads the messages that are stored in its queues; None: it has no queues."""
+        """The reader of the messages stored in its queues; None: it has no queues."""
         return None
 
     @property
     def checkpoints(self) -> CheckpointStore | None:
-        """Where the steps of resumable handlers are kept; None: nowhere."""
+        """The store for the steps of resumable handlers; None: there is none."""
         return None
 
     def _office(
@@ -673,21 +674,21 @@ class Service:
             self.transport, topology, reader, self._clock, self._check_loop, forget
         )
 
-    # -- how it is doing --------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """It was started, and not shut down."""
+        """Whether it was started and not shut down."""
         return self._status in _SENDING
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is being processed or sent, and nothing that is due waits in this process."""
+        """Whether nothing is being processed or sent, and no due message waits in this process."""
         return self._activity.idle
 
     @property
     def connect_timeout(self) -> float:
-        """Seconds for which the first connection is tried again. Can be set before the start."""
+        """Seconds for which to retry the first connection. Can be set before the start."""
         return self._connect_timeout
 
     @connect_timeout.setter
@@ -696,7 +697,7 @@ class Service:
 
     @property
     def is_paused(self) -> bool:
-        """It receives nothing until ``resume``."""
+        """Whether it receives nothing until ``resume``."""
         return self._paused
 
     @property
@@ -717,7 +718,7 @@ class Service:
         return self._hook_objects
 
     def add_hooks(self, *hooks: Hooks) -> None:
-        """Have more hooks called, after the others.
+        """Add hooks. They are called after the existing ones.
 
         Raises:
             ConfigurationError: one of them is not a ``Hooks`` object.
@@ -742,11 +743,11 @@ class Service:
         checkpoints: CheckpointStore,
         hooks: Sequence[Hooks] = (),
     ) -> Generator[Self]:
-        """Have it use another transport and clock and local stores for a while: for tests.
+        """Use another transport, another clock and local stores for a while, for tests.
 
         Code that refers to it keeps working, with its handlers and its other options. ``hooks``
-        are called before its own. Afterwards it is as it was. It must not be running at the start
-        or at the end of the block.
+        are called before its own. Afterwards, everything is restored. It must not be running at the
+        start or at the end of the block.
 
         Raises:
             LifecycleError: it is running.
@@ -754,7 +755,7 @@ class Service:
         if self._status not in ("new", "stopped"):
             raise LifecycleError(f"{self._where} is running; shut it down first")
         before = dict(vars(self))
-        self._form = None  # a blocking form that is made meanwhile is of these
+        self._form = None  # a blocking form that is created meanwhile uses these
         self.tested_in = get_running_loop()
         self._rehost(transport, clock, checkpoints)
         self._set_hooks((*hooks, *self._hook_objects))
@@ -765,11 +766,11 @@ class Service:
             vars(self).update({name: before[name] for name in changed})
 
     def _rehost(self, transport: Transport, clock: Clock, checkpoints: CheckpointStore) -> None:
-        """Use them from now on. A subclass replaces what else refers to the outside."""
+        """Use these from now on. A subclass replaces further external resources."""
         self._connection, self._clock = Connection(transport, self._where), clock
 
     def health(self) -> Health:
-        """How it is doing. Does not contact the broker, so a probe may call it often.
+        """The health of the service. Does not contact the broker, so a probe may call it often.
 
         Example:
             >>> app.health().status
@@ -794,22 +795,22 @@ class Service:
 
     @property
     def consumer_health(self) -> tuple[ConsumerHealth, ...]:
-        """How each queue is being consumed; empty for what only sends, or is not started."""
+        """The health of each consumer; empty if the service only sends or is not started."""
         return tuple(one for worker in self._workers for one in worker.health)
 
     @property
     def sender_health(self) -> SenderHealth:
-        """Whether sends wait for the connection, and what the circuit breaker says."""
+        """The health of sending: buffered sends and the circuit breaker."""
         outbox = self._outbox
         return SenderHealth() if outbox is None else SenderHealth(outbox.circuit, outbox.buffered)
 
     @property
     def _consumes(self) -> bool:
-        """Is it meant to consume queues?"""
+        """Whether it should consume queues."""
         return False
 
     def metrics(self) -> Metrics:
-        """What it has done so far.
+        """The counters of the service.
 
         Example:
             >>> app.metrics().messages_received
@@ -820,7 +821,7 @@ class Service:
     # -- the connection ---------------------------------------------------------------------------
 
     def connection_changed(self, transport: str, state: ConnectionState) -> None:
-        """Called by the transport: the connection is in another state now."""
+        """Called by the transport when the connection state changed."""
         if state.status == "connected":
             self._disconnected_since = None
             if transport in self._lost:
@@ -840,19 +841,19 @@ class Service:
         self._connection_state_changed(state)
 
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
-        """Called by the transport: another one of its group stores a message."""
+        """Called by the transport when another one of its group stores a message."""
         hook = self._hooks.on_transport_fallback
         if hook is not None:
             fallback = TransportFallback(message.id, message.queue, failed, next_, error)
             self._call_in_order(hook(fallback))
 
     def dropped(self, queue: str, number: int) -> None:
-        """Called by the transport: messages are gone that were received, and not handled."""
+        """Called by the transport when it dropped received messages unhandled."""
         if any(one.queue == queue for worker in self._workers for one in worker.consumers):
             self._counters.discarded += number
 
     def _call_in_order(self, hook: Awaitable[None]) -> None:
-        """Call a hook for a report of the transport, after those for earlier reports."""
+        """Call a hook for an event of the transport, after the hooks for earlier events."""
         before = self._last_hook
 
         async def call() -> None:
@@ -862,13 +863,13 @@ class Service:
 
         self._last_hook = asyncio.create_task(call())
 
-    # -- where it may be used ---------------------------------------------------------------------
+    # -- event loops ---------------------------------------------------------------------
 
     @property
     def _is_in_own_loop(self) -> bool:
-        """Is the caller a task of the loop that it was started in?
+        """Whether the caller is a task of the loop in which the service was started.
 
-        Asking for the running loop instead costs a system call, and a tenth of a send.
+        Asking for the running loop instead costs a system call, a tenth of the time of a send.
         """
         loop = self._loop
         return loop is not None and get_ident() == self._thread and current_task(loop) is not None

@@ -1,7 +1,7 @@
-"""Settles what was handled, in batches, and sees to it that every settlement ends.
+"""Settles handled messages in batches, and makes sure that every settlement ends.
 
-What fails for a reason that passes (the connection, a full disk) is tried again. What the broker
-can never store is settled in a simpler form instead, down to one that always fits.
+Temporary failures (a lost connection, a full disk) are retried. A settlement that the broker can
+never store is replaced by a simpler form, down to one that always fits.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ _PASSING = (
     StorageLockedError,
     TimeoutError,
 )
-"""Errors that say nothing against the settlement: it is tried again for as long as they last."""
+"""Errors that are not caused by the settlement: it is retried for as long as they last."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """How a delivery ended: what the transport must do, and what follows once that is done.
+    """The outcome of a delivery: the settlement, and what to do once it is settled.
 
     Attributes:
         receipt: the receipt of the delivery.
         settlement: what the transport must do. None leaves the message unacknowledged: its lease
-            runs out.
+            expires.
         attempt: the fact to tell hooks about once the settlement is safe.
         then: runs once the settlement is safe.
         simpler: makes the outcome to settle instead if the broker can never store this one.
-        tries: counts failures for an unknown reason, and refusals of a retry by a full queue, in
-            all forms together.
+        tries: counts failures for unknown reasons, and refusals of a retry by a full queue, over
+            all forms.
     """
 
     receipt: Receipt
@@ -92,7 +92,7 @@ def kept_as_it_arrived(
 ) -> Outcome:
     """A dead letter of the raw message; with a fixed reason, then bare, if that does not fit.
 
-    ``letter`` makes the settlement that keeps it, if that is another one.
+    ``letter`` makes the settlement that keeps it, if it is not the ``DeadLetter`` itself.
     """
     bare = letter(DeadLetter(receipt, kind, AS_IT_ARRIVED, bare=True))
     fixed = letter(DeadLetter(receipt, kind, AS_IT_ARRIVED))
@@ -103,10 +103,10 @@ def kept_as_it_arrived(
 
 
 class Handler(Protocol):
-    """What the runtime calls for each delivery. Called by many slots at once."""
+    """Processes deliveries. Called by many slots concurrently."""
 
     async def process(self, delivery: Delivery, /) -> Outcome:
-        """Handle a delivery. Whatever happens is an outcome; nothing is raised but cancellation."""
+        """Handle a delivery. Every error becomes an outcome; only a cancellation is raised."""
         ...
 
     def give_up(self, delivery: Delivery, reason: str, /) -> Outcome:
@@ -115,12 +115,12 @@ class Handler(Protocol):
 
 
 class Settler:
-    """Carries out settlements. Each flush takes all that has gathered while the last one ran.
+    """Carries out settlements. Each flush takes all outcomes submitted during the previous one.
 
-    A settlement that fails for a reason that passes is tried again, with growing pauses, for as
-    long as the application runs: forgetting it would run the message twice. One that can never
-    succeed gives way to its simpler form; so does one that fails for an unknown reason again and
-    again, and a retry that a full queue keeps refusing.
+    A settlement that fails temporarily is retried with growing delays for as long as the
+    application runs: dropping it would run the message twice. A settlement that can never succeed
+    is replaced by its simpler form. The same applies to one that keeps failing for an unknown
+    reason, and to a retry that a full queue keeps refusing.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class Settler:
 
     @property
     def backlog(self) -> int:
-        """Outcomes that are not settled yet."""
+        """The number of outcomes that are not settled yet."""
         return self._waiting
 
     def submit(self, outcome: Outcome) -> None:
-        """Settle in the next batch. After ``abandon`` nothing is settled any more."""
+        """Settle in the next batch. After ``abandon``, nothing is settled any more."""
         if self._abandoned:
             return
         self._waiting += 1
@@ -159,7 +159,7 @@ class Settler:
             self._start_flusher()
 
     async def settle_now(self, settlement: Settlement) -> MatadorError | None:
-        """Settle and wait for it: why it could not be, or None. Not tried again."""
+        """Settle at once, without retries; return None or the error."""
         leases = self._leases
         if leases is None:
             return (await self._settle([settlement]))[0]
@@ -181,11 +181,11 @@ class Settler:
         await self.room(0)
 
     def nudge(self) -> None:
-        """Have those who wait for room look at their ``unless`` again."""
+        """Make callers that wait in ``room`` check their ``unless`` again."""
         self._wake()
 
     def abandon(self) -> int:
-        """Give up on what is not settled: it stays unacknowledged. Says how many there were."""
+        """Abandon unsettled outcomes: their messages stay unacknowledged. Returns their number."""
         self._abandoned = True
         for timer in self._again:
             timer.cancel()
@@ -221,7 +221,8 @@ class Settler:
             self._flusher = None
 
     async def _flush_batch(self, batch: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
-        """Settle a batch: those to try again after a pause, and those to settle in simpler form."""
+        """Settle a batch; return the outcomes to retry after a delay, and those to settle in a
+        simpler form."""
         errors = await self._settle([o.settlement for o in batch if o.settlement is not None])
         if not any(errors):
             if self._leases is not None:
@@ -258,7 +259,10 @@ class Settler:
             else:
                 lost += 1
                 log.warning("a message of %s was not settled: %s", outcome.receipt.queue, error)
-        for (queue, text), number in why.items():  # one line, however many wait for a broker
+        for (
+            queue,
+            text,
+        ), number in why.items():  # one line for all outcomes
             what = "a message" if number == 1 else f"{number} messages"
             log.error("could not settle %s of %s, trying again: %s", what, queue, text)
         await self._settled(settled)
@@ -266,14 +270,14 @@ class Settler:
         return failed, simpler
 
     async def _settled(self, outcomes: Sequence[Outcome]) -> None:
-        """Tell hooks what was settled, then do what follows."""
+        """Report settled attempts to hooks, then run the follow-up steps."""
         tell = self._hooks.attempted
         if tell is not None:
             attempts = [o.attempt for o in outcomes if o.attempt is not None]
             if attempts and (waiting := tell(attempts)) is not None:
                 await waiting
         following = [o.then for o in outcomes if o.then is not None]
-        if following:  # side by side: one that waits holds up its batch only once
+        if following:  # concurrently: a slow step delays its batch only once
             await asyncio.gather(*map(_afterwards, following))
 
     def _done(self, number: int) -> None:
@@ -288,13 +292,14 @@ class Settler:
             return await self._transport.settle(settlements)
         except MatadorError as error:
             return [error] * len(settlements)
-        except Exception as error:  # noqa: BLE001 - one may have been too much for the transport
-            if len(settlements) > 1:  # the others are none the worse for it
+        except Exception as error:  # noqa: BLE001 - one outcome may have made the transport fail
+            if len(settlements) > 1:  # the others can be settled separately
                 return [(await self._settle([one]))[0] for one in settlements]
             return [TransportError(f"{type(error).__name__}: {error}")]
 
     def _try_again(self, failed: Sequence[Outcome]) -> None:
-        """After a pause: that of the settler, or of the outcome if nobody knows why it fails."""
+        """Retry after a delay: that of the settler, or that of the outcome if the reason is
+        unknown."""
         passing = [outcome for outcome in failed if not outcome.tries]
         if passing:
             self._later(passing, self._pause)
@@ -324,14 +329,15 @@ async def _afterwards(then: Callable[[], Awaitable[None]]) -> None:
     try:
         await then()
     except Exception:
-        log.exception("a message is settled, but what was to be done afterwards failed")
+        log.exception("a message is settled, but its follow-up step failed")
 
 
 def _own_pause(outcome: Outcome) -> float:
-    """How long to wait after a failure that counts, whatever else succeeds meanwhile.
+    """The delay after a failure that counts, independent of other outcomes.
 
-    The pauses of a dead letter grow on from form to form. Otherwise a dead-letter queue that is out
-    of order for three seconds would cost messages their ids and headers. It now takes 50 seconds.
+    The delays of a dead letter keep growing across its forms. Otherwise messages would lose their
+    ids and headers after a dead-letter queue was unavailable for three seconds. Now that takes 50
+    seconds.
     """
     tries = outcome.tries - 1
     if not isinstance(outcome.settlement, DeadLetter):
@@ -340,7 +346,7 @@ def _own_pause(outcome: Outcome) -> float:
 
 
 def _next(outcome: Outcome, error: MatadorError) -> Outcome:
-    """What to settle after a failure: the same again, or its simpler form."""
+    """The outcome to settle after a failure: the same again, or its simpler form."""
     counts = not isinstance(error, (UnstorableError, *_PASSING)) or _is_full(outcome, error)
     tries = outcome.tries + 1 if counts else outcome.tries
     queue = outcome.receipt.queue
@@ -352,10 +358,10 @@ def _next(outcome: Outcome, error: MatadorError) -> Outcome:
 
 
 def _is_full(outcome: Outcome, error: MatadorError) -> bool:
-    """Whether the queue of a retry has no room for it, which need not pass by itself.
+    """Whether the queue of a retry has no room for it, which may be permanent.
 
-    The worker holds the message until its retry is stored, and a worker that holds all it may
-    receives nothing that would make room. A dead letter has no simpler form that goes elsewhere.
+    The worker holds the message until its retry is stored, and a worker at its limit receives no
+    messages, so it cannot make room. A dead letter has no simpler form that goes elsewhere.
     """
     if not isinstance(outcome.settlement, Retry):
         return False

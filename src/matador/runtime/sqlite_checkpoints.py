@@ -80,7 +80,7 @@ class SqliteCheckpointStore:
         await self._execute((keep_again, envelope_id), (insert, envelope_id, step, value))
 
     async def keep(self, envelope_id: str, ttl: float) -> None:
-        """See ``CheckpointStore``. Also deletes expired steps."""
+        """Also deletes expired steps."""
         now = self._clock.time()
         update = "UPDATE matador_steps SET expires = ? WHERE envelope_id = ?"
         await self._execute(

@@ -4,9 +4,9 @@ Plain JSON data is stored as it is. A record (dataclass, msgspec, attrs, pydanti
 the name of its class and decoded by its type. What JSON does not have (tuples, sets, times,
 decimals, bytes, other keys, records inside of lists) is marked: ``{"#tuple": [1, 2]}``.
 
-Whatever is stored is decoded and compared at once, because a result of another type would fail on
-the next attempt only. Write access to a store must not allow running code here, so only classes
-that are already loaded are found; nothing is imported.
+Each stored value is decoded and compared at once, because a changed type would otherwise only fail
+in the next attempt. Write access to a store must not allow running code here, so only classes that
+are already loaded are found; nothing is imported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PYDANTIC = (
     "__pydantic_extra__",
     "__pydantic_private__",
 )
-"""What a model of pydantic consists of, instead of fields."""
+"""The state of a pydantic model, which has no plain fields."""
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,7 +60,7 @@ def dump_value(value: Any) -> bytes:
     type_ = None if _same(marked, value) else _MARKED
     stored = msgspec.json.encode(_Stored(msgspec.Raw(msgspec.json.encode(marked)), type_))
     if not _same(load_value(stored), value):
-        raise ValueError("it would come back as another value")
+        raise ValueError("decoding would return a different value")
     return stored
 
 
@@ -87,7 +87,7 @@ def _typed(value: Any) -> _Stored | None:
     _find_type(name)
     try:
         if hasattr(value, "__pydantic_serializer__"):
-            # What was not set must not be set when it comes back.
+            # Fields that were not set must stay unset after decoding.
             to_json = value.__pydantic_serializer__.to_json
             raw: bytes = to_json(value, exclude_unset=True, warnings=False)
         else:
@@ -132,7 +132,7 @@ def _is_enum(type_: type[Any]) -> bool:
 
 
 def _is_record(type_: type[Any]) -> bool:
-    """Is it a dataclass, or a class of msgspec, attrs or pydantic?"""
+    """Whether it is a dataclass, or a class of msgspec, attrs or pydantic."""
     return (
         dataclasses.is_dataclass(type_)
         or issubclass(type_, msgspec.Struct)
@@ -156,14 +156,14 @@ def _field_names(type_: type[Any]) -> list[str]:
 
 
 def _unknown_attributes(value: Any) -> set[str]:
-    """The attributes of a record beside its fields and what it caches of them."""
+    """The attributes of a record besides its fields and cached properties."""
     type_ = cast("type[Any]", type(value))
     more = set(getattr(value, "__dict__", {})) - set(_field_names(type_))
     return {one for one in more if not isinstance(getattr(type_, one, None), cached_property)}
 
 
 def _rebuilt(name: str, fields: Mapping[str, Any]) -> Any:
-    """A record with exactly these fields; what its constructor would do with them is left out."""
+    """A record with exactly these fields, created without calling its constructor."""
     type_ = _find_type(name)
     own: set[str] = set(getattr(type_, "__pydantic_fields__", ()))
     if set(fields) != set(_field_names(type_)) or not own <= set(fields.get("__dict__", own)):
@@ -293,7 +293,7 @@ _READ = {mark: read for mark, _, read in _SIMPLE.values()}
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Are these equal, with the same types in them? An ``==`` of a user's is not asked."""
+    """Whether two values are equal and have the same types. User-defined ``==`` is not called."""
     type_ = cast("type[Any]", type(one))
     if type_ is not type(other):
         return False

@@ -1,6 +1,6 @@
 """The steps of one run of a resumable handler: each runs once, and its result is stored.
 
-Later attempts get the result back as it was, with its types.
+Later attempts get the same result, with the same types.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Steps:
         """The time limit of the handler."""
 
     def of(self, handler: str) -> Steps:
-        """The steps of one of several handlers of the message, after ``load``."""
+        """The steps of one of several handlers of a message, after ``load``."""
         found = Steps(self._store, self._hooks, self._envelope_id, handler)
         found._known, found._used, found._prefix = self._known, self._used, f"{handler}:"
         return found
 
     @property
     def recorded(self) -> bool:
-        """Does the store contain steps of this message?"""
+        """Whether the store contains steps of this message."""
         return bool(self._known) or bool(self._used)
 
     async def load(self) -> None:
@@ -125,8 +125,8 @@ class Steps:
             UnstorableStepValueError: the result can never be stored; not retried, because the
                 step has had its effect.
 
-        An unavailable store is waited for, because the step has had its effect; the handler's
-        timeout stands still meanwhile.
+        Waits for an unavailable store, because the step has had its effect; the handler's timeout
+        is paused meanwhile.
         """
         stored, countdown = _dump_value(key, value), self.countdown
         if countdown is not None:
@@ -144,7 +144,7 @@ class Steps:
             ) from error
         except asyncio.CancelledError:
             log.error(
-                "handler %s: the step %r has run, but was cancelled before its result was saved; "
+                "handler %s: the step %r has run, but was canceled before its result was saved; "
                 "the next attempt runs it again",
                 self._subscriber,
                 key,

@@ -1,8 +1,8 @@
 """Waits for stores that messages depend on: those of steps and of duplicates.
 
-A store that is unavailable never costs a message an attempt. Calls to it are repeated; a caller
-that has not begun to work gives up after a while with ``StoreUnavailableError``, and its message
-goes back to its queue, uncounted.
+A store that is unavailable never costs a message an attempt. Calls are repeated. Before the handler
+starts, they give up after a while with ``StoreUnavailableError``, and the message goes back to its
+queue, uncounted.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ async def patiently(
 
     Args:
         call: calls the store.
-        what: the store and what is wanted of it, for the log.
+        what: the store and the operation, for the log.
         limit: seconds after which to give up. None: never.
-        sleep: how time passes.
+        sleep: sleeps for some seconds.
         permanent: errors that are raised at once, because the same call would fail again.
 
     Raises:
@@ -51,7 +51,7 @@ async def patiently(
             return await call()
         except permanent:
             raise
-        except Exception as error:  # whatever a store raises, the message is not to blame
+        except Exception as error:  # no error of a store is caused by the message
             now = time.monotonic()
             if began is None:
                 began = now

@@ -1,7 +1,7 @@
 """Threads for sync callbacks. They never keep a process from ending.
 
-The executors of the standard library are joined when the interpreter exits, so that one callback
-that hangs would hang its process. They also lose a ``StopIteration``, which no future can hold.
+The interpreter joins the executors of the standard library at exit, so one hanging callback would
+hang its process. They also lose a ``StopIteration``, which no future can hold.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, Generic, TypeAlias, TypeVar
 T = TypeVar("T")
 
 NAME = "matador-callback"
-"""What the names of these threads start with."""
+"""The prefix of the names of these threads."""
 
 _Work: TypeAlias = Callable[[], None]
 
 
 class Came(Generic[T]):
-    """What came of a call: a value, or whatever it raised."""
+    """The outcome of a call: a value or an exception."""
 
     __slots__ = ("_error", "_value")
 
@@ -31,10 +31,9 @@ class Came(Generic[T]):
         self._error = error
 
     def get(self) -> T:
-        """The value; raises what the call raised.
+        """The value; raises the exception of the call.
 
-        In a coroutine a ``StopIteration`` arrives as a ``RuntimeError``, like any that a coroutine
-        raises itself.
+        In a coroutine, a ``StopIteration`` becomes a ``RuntimeError``, as always in coroutines.
         """
         error, self._error = self._error, None
         if error is None:
@@ -58,10 +57,10 @@ class Threads:
         self._closed = False
 
     def start(self, call: Callable[[], T]) -> asyncio.Future[Came[T]]:
-        """Have a thread call this. The future never has an exception: see ``Came``.
+        """Run ``call`` in a thread. The future never has an exception: see ``Came``.
 
-        A call whose future is cancelled before a thread takes it up is not made. One that runs
-        cannot be stopped.
+        If the future is canceled before a thread takes the call, the call is not made. A running
+        call cannot be stopped.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Came[T]] = loop.create_future()
@@ -74,7 +73,7 @@ class Threads:
                 came = Came(call())
             except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
                 came = Came(error=error)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no waiter
                 loop.call_soon_threadsafe(_resolve, future, came)
 
         with self._lock:
@@ -88,7 +87,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Let idle threads end; those that run a call end after it."""
+        """End idle threads; busy ones end after their call."""
         with self._lock:
             self._closed = True
             for _ in range(self._made):

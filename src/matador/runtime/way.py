@@ -1,4 +1,4 @@
-"""What a way in is: a wire format and a few functions. The pipeline does everything else.
+"""Defines a way in: a wire format and a few functions. The pipeline does everything else.
 
 Events, jobs, RPC, pub/sub and channels are each a ``WayIn``. All of its functions are called by
 many slots at once, and none of them may keep state between messages.
@@ -36,17 +36,17 @@ Call: TypeAlias = Coroutine[Any, Any, Any] | Callable[[], Any]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pipeline knows about a handler. Ways in add what they need themselves.
+    """The data of the pipeline about a handler. Ways in add their own fields.
 
     Attributes:
         handler: its name, for logs and errors.
         idempotent: whether it may run again for the same message.
-        timeout: seconds that an attempt may take; None: any time.
+        timeout: the time limit of an attempt in seconds; None: no limit.
         at_most_once: the message is acknowledged before the handler runs.
-        is_async: it runs on the event loop. What runs in a thread cannot be ended: after its
-            timeout a warning is logged, and it is waited for.
+        is_async: it runs on the event loop. A handler in a thread cannot be stopped: after its
+            timeout, the worker logs a warning and waits for it.
         takes_context: it takes a context, or needs one to acknowledge.
-        is_bare: computed: calling it is all there is to do.
+        is_bare: computed: the handler only has to be called, without any layers.
     """
 
     handler: str
@@ -69,14 +69,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Work(msgspec.Struct, gc=False):
-    """A message that was read, and its handler. Only ``WayIn.open`` adds something to it.
+    """A decoded message and its handler. Only ``WayIn.open`` modifies it.
 
     Attributes:
         delivery: the message as it arrived.
-        route: how it is handled.
+        route: its handler.
         id: its id, the same in every attempt.
         attempt: the number of this attempt, from 1.
-        deadline: seconds since the epoch after which nobody waits for it; None: no deadline.
+        deadline: seconds since the epoch after which its sender no longer waits; None: no deadline.
     """
 
     delivery: Delivery
@@ -93,7 +93,7 @@ its handler must not, or cannot, run."""
 
 @final
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a message is not run. ``work`` is what could be read of it, if anything."""
+    """The reason why a message is not run. ``work`` has the parts that could be decoded, if any."""
 
     delivery: Delivery
     error: Exception
@@ -102,11 +102,11 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """What belongs to one run of a handler, for its context.
+    """The data of one run of a handler, for its context.
 
     Attributes:
         steps: the stored steps of a resumable handler; None: nothing is stored.
-        acknowledgement: what the handler decides in manual mode; None: auto mode.
+        acknowledgement: the handler's decision in manual mode; None: auto mode.
         when_lost: calls a function if the lease of the message is lost.
     """
 
@@ -116,7 +116,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What hooks decided about one message; None leaves it to the retry policy."""
+    """The decisions of hooks about one message; None leaves it to the retry policy."""
 
     max_attempts: int | None = None
     max_deliveries: int | None = None
@@ -131,8 +131,8 @@ class HandlersFailed(Exception):
 
     Attributes:
         failures: their errors in this attempt, by their names.
-        given_up: the names of those that failed for good, in this attempt or in earlier ones.
-        again: the names of those that are tried again.
+        given_up: the names of those that failed permanently, in this attempt or in earlier ones.
+        again: the names of those that are retried.
     """
 
     def __init__(self, failures: Mapping[str, Exception], given_up: Sequence[str]) -> None:
@@ -147,12 +147,12 @@ class Failure(msgspec.Struct, frozen=True):
     """An attempt that failed, or a message that was refused.
 
     Attributes:
-        error: why.
-        decision: what becomes of the message.
+        error: the error.
+        decision: the decision about the message.
         ran: False if the handler did not run.
-        longest_text: how many characters of an error may be stored: fewer after the broker has
-            refused the message with a longer one.
-        bare: leave out whatever the broker may have refused: properties and tracebacks.
+        longest_text: the maximum length of a stored error text; smaller after the broker has
+            refused a longer one.
+        bare: leave out parts that the broker may have refused: properties and tracebacks.
     """
 
     error: Exception
@@ -174,23 +174,23 @@ Finished: TypeAlias = Awaitable[bytes | None] | bytes | None
 
 
 class WayIn(ABC):
-    """The functions of a way in. See the module."""
+    """The functions of a way in."""
 
     malformed: Malformed = "dead-letter"
 
     @abstractmethod
     def read(self, delivery: Delivery) -> Work | Refusal:
-        """Decode a message and find its handler. Must not raise, whatever arrived.
+        """Decode a message and find its handler. Must not raise, even for foreign data.
 
-        The payload is left to ``open``: validators of users run only for admitted messages, or one
-        that kills its process would do so for ever.
+        ``open`` decodes the payload: user validators run only for admitted messages. Otherwise a
+        message whose validation kills the process would never be refused.
         """
 
     @abstractmethod
     def call(self, work: Any, scope: Scope | None) -> Call:
         """The user's function with its arguments bound.
 
-        ``scope`` is given if the route is resumable, takes a context, or acknowledges itself.
+        ``scope`` is given if the route is resumable, takes a context, or acknowledges manually.
         """
 
     @abstractmethod
@@ -210,7 +210,7 @@ class WayIn(ABC):
 
     @abstractmethod
     def unread(self, delivery: Delivery) -> Received:
-        """``fact`` for a message that cannot be read. Must not raise, whatever arrived."""
+        """``fact`` for a message that cannot be read. Must not raise, even for foreign data."""
 
     @abstractmethod
     def label(self, work: Any) -> str:
@@ -218,18 +218,18 @@ class WayIn(ABC):
 
     @abstractmethod
     def dead_letters(self, queue: str, kind: RefusalKind) -> DeadLetterKind | None:
-        """Where the dead letters of a queue are kept; None: they are not."""
+        """The kind of dead letters to keep for a queue; None: they are not kept."""
 
     # -- what most ways in have in common ---------------------------------------------------------
 
     def decide(self, work: Any, error: Exception, asked: Asked, random: float) -> Decision:
-        """What becomes of a message whose handler failed."""
+        """Decide about a message whose handler failed."""
         return self.policy(work).decide(self.retry_context(work, error, asked, random))
 
     def retry_context(
         self, work: Any, error: Exception, asked: Asked, random: float
     ) -> RetryContext:
-        """What the retry policy is asked."""
+        """The input of the retry policy."""
         return RetryContext(
             error=error,
             attempts=work.attempt,
@@ -243,7 +243,7 @@ class WayIn(ABC):
         )
 
     def refuse(self, refusal: Refusal) -> Decision | None:
-        """What becomes of a message that is not run; None: it is deleted without a word."""
+        """Decide about a message that is not run; None: it is deleted without a log line."""
         if refusal.kind == "malformed" and self.malformed == "ignore":
             return None
         return SendToDeadLetters("undeliverable", str(refusal.error))
@@ -256,7 +256,7 @@ class WayIn(ABC):
         return SendToDeadLetters(found, reason)
 
     def letter(self, letter: DeadLetter, delivery: Delivery) -> Settlement | None:
-        """The settlement that keeps a dead letter; None: it was kept by somebody else."""
+        """The settlement that keeps a dead letter; None: it is already stored."""
         return letter
 
     def checkpoint_id(self, work: Any) -> str:
@@ -264,28 +264,28 @@ class WayIn(ABC):
         return work.id
 
     open: Callable[[Any], Refusal | None] | None = None
-    """Decodes the payload of a message that was admitted into its work; why it is not run, if the
-    payload is not valid."""
+    """Decodes the payload of an admitted message into its work; returns a refusal if the payload is
+    invalid."""
 
     encode: Callable[[Any, Any], bytes | None] | None = None
-    """Makes what is kept of a handler's result, from the work and the result; what it raises is a
-    failure of the handler. None: results are not kept."""
+    """Encodes the result of a handler for storage. An exception is a failure of the handler. None:
+    results are not stored."""
 
     finished: Callable[[Any, bytes | None, Failure | None], Finished] | None = None
-    """Called before a message is settled, with its encoded result or its failure: RPC replies. What
-    it returns is stored with the completed message."""
+    """Called before a message is settled, with its encoded result or its failure: RPC sends the
+    reply here. The return value is stored with the completed message."""
 
     def duplicate_key(self, work: Any, dedup: Deduplicator) -> str:
-        """The key by which duplicates of a message are found, in the same queue alone.
+        """The key that identifies duplicates of a message within its queue.
 
-        What is published has the same id in every queue, and each queue has its own work to do.
+        A published message has the same id in every queue, and each queue must handle it.
         """
         delivery = work.delivery
         key = dedup.key_of(delivery.id or None, delivery.body, lambda: self.keyed(work))
         return f"{delivery.receipt.queue}:{key}"
 
     def keyed(self, work: Any) -> KeyedMessage:
-        """What a key function for duplicates sees of a message."""
+        """The message as passed to a key function for duplicates."""
         message = self.fact(work)
         return KeyedMessage(
             message.id,

@@ -1,4 +1,4 @@
-"""The delivery runtime, put together: consumes queues with any handler until told to stop."""
+"""The worker: consumes queues with any handler until it is stopped."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from matador.transports.clock import Clock, SystemClock
 log = logging.getLogger("matador.worker")
 
 DEFAULT_CONCURRENCY = 10
-"""How many messages of a queue one worker handles at once, unless told otherwise."""
+"""The default number of messages of a queue that one worker handles concurrently."""
 
 _ASK_CONCURRENCY_EVERY = 10.0
-_MOST_THREADS = 1000  # the queues' concurrency is the limit that counts
+_MOST_THREADS = 1000  # the concurrency of the queues is the effective limit
 
 
 class DeliveryWorker:
-    """Receives messages, runs a handler for each, and settles what it says. Started once.
+    """Receives messages, runs a handler for each, and settles the outcomes. Started once.
 
     A handler may use the parts it needs: ``calls`` runs callbacks, ``settler`` settles before a
-    callback runs, ``leases`` tells when a delivery was lost.
+    callback runs, ``leases`` reports lost leases.
 
     Args:
         transport: a connected transport.
         activity: counts what is being processed; shared with the owner.
         counters: counts what was received; shared with the owner.
-        clock: where time comes from.
-        max_deliveries: after how many deliveries the handler refuses a message. Those that come
-            close to it are handled alone.
-        on_settle_error: called for each settlement that fails, even if it is tried again.
-        hooks: told about attempts that were settled.
+        clock: the source of time.
+        max_deliveries: after how many deliveries the handler refuses a message. Messages close to
+            this limit are handled alone.
+        on_settle_error: called for each failed settlement, even if it is retried.
+        hooks: notified of settled attempts.
 
     Example:
         >>> worker = DeliveryWorker(transport)
@@ -88,7 +88,7 @@ class DeliveryWorker:
 
     @property
     def health(self) -> tuple[ConsumerHealth, ...]:
-        """How each queue is being consumed."""
+        """The health of each consumer."""
         return tuple(consumer.health for consumer in self._consumers)
 
     async def start(
@@ -107,10 +107,10 @@ class DeliveryWorker:
             handler: called for each delivery.
             queues: the queues and their concurrency.
             read_ahead: whether a queue's messages may be received before a slot is free. A crash
-                counts as a delivery for what was received, so not where each may run only once, and
-                never if the second delivery is refused already.
+                counts as a delivery for received messages, so not for messages that may run only
+                once, and never if the second delivery is already refused.
             ask_concurrency: asked for each queue every ten seconds, to change its concurrency.
-            around: wraps each subscription, to see what is received and what fails.
+            around: wraps each subscription, to observe deliveries and errors.
             paused: receive nothing until ``resume``.
         """
         self._interruption.start()
@@ -142,7 +142,8 @@ class DeliveryWorker:
             )
 
     async def pause(self) -> None:
-        """Receive nothing until ``resume``. Running callbacks go on; the rest is given back."""
+        """Receive nothing until ``resume``. Running callbacks continue; other received messages are
+        given back."""
         await asyncio.gather(*(consumer.pause() for consumer in self._consumers))
 
     def resume(self) -> None:
@@ -151,7 +152,7 @@ class DeliveryWorker:
             consumer.resume()
 
     async def stop_receiving(self) -> None:
-        """Receive no more. Running callbacks go on."""
+        """Stop receiving. Running callbacks continue."""
         if self._resizer is not None:
             self._resizer.cancel()
             await asyncio.gather(self._resizer, return_exceptions=True)
@@ -164,11 +165,12 @@ class DeliveryWorker:
         await self.settler.drain()
 
     async def interrupt(self, grace: float) -> list[str]:
-        """Cancel running callbacks and give their messages back; say what was abandoned."""
+        """Cancel running callbacks and give their messages back; return descriptions of abandoned
+        work."""
         running = {c.queue: c.in_progress for c in self._consumers if c.in_progress}
         abandoned = [f"{count} running in {queue}" for queue, count in running.items()]
         self._interruption.force()
-        for consumer in self._consumers:  # at once: there may be no time at all
+        for consumer in self._consumers:  # without waiting, because there may be no time left
             consumer.interrupt()
         try:
             async with asyncio.timeout(grace):
@@ -180,12 +182,12 @@ class DeliveryWorker:
         return abandoned
 
     async def close(self) -> None:
-        """Release what is left. After ``finish`` or ``interrupt``."""
+        """Release all resources. Called after ``finish`` or ``interrupt``."""
         await self._interruption.stop()
         await self._watch.stop()
         if self.leases is not None:
             await self.leases.stop()
-        self.settler.abandon()  # what a callback that cannot be stopped may still come up with
+        self.settler.abandon()  # outcomes of callbacks that cannot be stopped
         self._activity.finished_processing(self._activity.processing)
         self._threads.close()
 

@@ -2,7 +2,7 @@
 
 A rehearsal runs what is usually done with Spark, in its own process and folder, and Java keeps the
 classes it has loaded, about 200 MB. The archive fits one Java and one installation of PySpark; Java
-ignores it elsewhere. It contains code, so it is used only if nobody else can have written it.
+ignores it elsewhere. It contains code, so it is used only if no other user can have written it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def prepare(*, again: bool = False) -> Path:
     """Make Spark start in half the time on this machine. Takes a minute, once.
 
     Returns the path of the class archive, about 200 MB, below ``MATADOR_CACHE`` or in the user's
-    cache folder. ``again`` replaces an existing one; one that somebody else may have written is
-    always replaced.
+    cache folder. ``again`` replaces an existing one; an archive that another user may have written
+    is always replaced.
 
     Raises:
         ConfigurationError: there is no Java 17 or newer.

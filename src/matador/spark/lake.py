@@ -110,7 +110,7 @@ class Lake(LakeTables):
     ) -> IngestResult:
         """Add the new records of a journal, or the new messages of an application on Kafka.
 
-        Every row is added once, however often this is killed, and whoever does the same at the same
+        Every row is added once, even if the ingest is killed or other processes ingest at the same
         time. An event that is in a journal and in Kafka is one row.
 
         Args:
@@ -120,9 +120,9 @@ class Lake(LakeTables):
             since: ``earliest`` (the default), ``latest`` or a time (text is ISO 8601, in UTC by
                 default): where to begin in topics that the lake has not read before.
             missing: what to do if Kafka has deleted messages that were not read: ``fail`` (the
-                default), or ``skip`` to continue with what is there.
+                default), or ``skip`` to continue with the remaining messages.
             follow: continue until ``stop`` is set or Ctrl-C is pressed.
-            interval: seconds between two looks, with ``follow``.
+            interval: seconds between two polls, with ``follow``.
             batch_size: bytes of a journal, or messages of Kafka, that are committed together.
             progress: called after each batch.
 
@@ -155,13 +155,13 @@ class Lake(LakeTables):
                 result = Ingest(self.spark, self.layout, self.schema, options).run(folder)
         except (ClusterError, TransportError):
             if self.layout.table("events").exists():
-                self.refresh()  # all others are there
+                self.refresh()  # all others are ingested
             raise
         self.refresh()
         return result
 
     def _journal(self, journal: str | Path) -> Storage:
-        """Where a journal is; one in the store of the lake is reached with the same options."""
+        """The storage of a journal. One in the lake's store is opened with the same options."""
         here, there = remote_url(self.location, "lake"), remote_url(journal, "journal")
         own = self.layout.storage
         is_same = here is not None and there is not None and here.scheme == there.scheme
@@ -171,7 +171,7 @@ class Lake(LakeTables):
     def _refreshing(
         self, progress: Callable[[IngestProgress], None] | None
     ) -> Callable[[IngestProgress], None]:
-        """Report progress, and bring the aggregates up to date now and then."""
+        """Report progress, and update the aggregates periodically."""
         last = time.monotonic()
 
         def report(now: IngestProgress) -> None:
@@ -198,7 +198,7 @@ class Lake(LakeTables):
         return sum(results, CompactResult(0, 0))
 
     def expire(self, older_than: timedelta | datetime, *, dry_run: bool = False) -> ExpireResult:
-        """Remove rows that were recorded longer ago, or before that time, for good.
+        """Remove rows that were recorded longer ago, or before that time, permanently.
 
         An ingest does not bring them back. Volume, health and triage still count them. With
         ``dry_run``, nothing is removed, and the result is what would be.
@@ -443,7 +443,7 @@ class Lake(LakeTables):
 
         Other tables, files as tables, functions that call Java or read files, scripts, hints and
         all other statements are refused. With ``unrestricted`` the query may do whatever the
-        session can: never use it with text from somebody else.
+        session can: never use it with untrusted text.
 
         Raises:
             ConfigurationError: the query is not one SELECT over the tables.
@@ -499,7 +499,7 @@ class Lake(LakeTables):
 
 
 def target_of(app: AnyTarget) -> Matador | SyncMatador | Queue:
-    """What is replayed to: the object itself, or that of the reference."""
+    """The target of a replay: the object itself, or the one that the reference names."""
     return load_target(app) if isinstance(app, str) else app
 
 

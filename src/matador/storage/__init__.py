@@ -1,4 +1,4 @@
-"""Where tables and shipped journals are: a local folder, or a place in an object store."""
+"""Storage of tables and shipped journals: a local folder, or a prefix in an object store."""
 
 from matador.storage.base import Storage, StoredFile
 from matador.storage.local import FolderStorage

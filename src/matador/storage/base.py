@@ -1,7 +1,7 @@
-"""The protocol of a place for files, which the driver and all executors see alike.
+"""The protocol of file storage that the driver and all executors share.
 
-A file appears whole, and is durable, when ``finish`` or ``write`` returns. One that was not
-finished never appears, or is nobody's: its name was not told to anybody.
+A file appears completely and is durable when ``finish`` or ``write`` returns. An unfinished file
+never appears, or is unreferenced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from matador.storage.options import StorageOptions
 
 
 class StoredFile(NamedTuple):
-    """A file in a listing. ``modified``: nanoseconds since 1970, as the store says."""
+    """A file in a listing. ``modified``: nanoseconds since 1970, according to the store."""
 
     name: str
     size: int
@@ -34,7 +34,7 @@ class Storage(Protocol):
 
     @property
     def options(self) -> StorageOptions:
-        """What delta-rs needs to reach it. Contains secrets: never print it."""
+        """The options of delta-rs to access it. Contains secrets: never print it."""
         ...
 
     def child(self, name: str) -> Storage:
@@ -46,7 +46,7 @@ class Storage(Protocol):
         ...
 
     def make(self) -> None:
-        """Create the folder, unless it exists, or has no need to."""
+        """Create the folder if necessary."""
         ...
 
     def reader(self, name: str) -> BinaryIO:
@@ -63,11 +63,11 @@ class Storage(Protocol):
         ...
 
     def create(self, name: str) -> BinaryIO:
-        """Open a new file for writing. Close it with ``finish``; otherwise it does not count."""
+        """Open a new file for writing. Close it with ``finish``; otherwise it never appears."""
         ...
 
     def finish(self, name: str, file: BinaryIO) -> int:
-        """Close a file from ``create``: it is whole and durable then. Returns its size."""
+        """Close a file from ``create``: it is then complete and durable. Returns its size."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
@@ -95,5 +95,5 @@ class Storage(Protocol):
         ...
 
     def sync(self, *names: str) -> None:
-        """Make files durable that somebody else wrote; does nothing where they always are."""
+        """Make files durable that another library wrote; does nothing if they always are."""
         ...

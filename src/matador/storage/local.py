@@ -25,12 +25,12 @@ class FolderStorage:
 
     @property
     def is_local(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     @property
     def options(self) -> StorageOptions:
-        """None are needed."""
+        """Empty."""
         return NO_OPTIONS
 
     @property

@@ -1,7 +1,7 @@
 """A place in an object store or in HDFS, reached through delta-rs, as the tables are.
 
-So there is one set of credentials for the log and for the files, and no library beside delta-rs. An
-object appears, whole, when it is finished; one that is not finished never appears.
+So the log and the files share one set of credentials, and no other library is needed. An object
+appears completely when it is finished; an unfinished object never appears.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from matador.storage.options import NO_OPTIONS, StorageOptions
 
 _BUFFER = 256 * 1024
 _PART = 8 * 1024 * 1024  # bytes of an object that is read whole, at a time
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST = 600
 _QUERY = re.compile(r"(?<=\S)\?\S+")
 _REASON = re.compile(r"<Code>([^<]*)</Code>.*?<Message>([^<]*)")
@@ -58,7 +58,7 @@ class ObjectStorage:
 
     @property
     def is_local(self) -> bool:
-        """It is not."""
+        """Always false."""
         return False
 
     @property
@@ -73,7 +73,7 @@ class ObjectStorage:
 
     @property
     def options(self) -> StorageOptions:
-        """The options for delta-rs. An endpoint with http:// was chosen on purpose."""
+        """The options for delta-rs. Allows an endpoint with http://, which the user chose."""
         if self.scheme == "hdfs" or "allow_http" in self._options:
             return self._options
         return StorageOptions(self.scheme, {"allow_http": "true", **self._options})
@@ -166,7 +166,7 @@ class ObjectStorage:
 
     @contextlib.contextmanager
     def _errors(self, name: str) -> Generator[None]:
-        """Say where it happened, in one line, without colors and secrets."""
+        """Raise store errors with the place, in one line, without colors and secrets."""
         try:
             yield
         except FileNotFoundError as error:
@@ -178,9 +178,9 @@ class ObjectStorage:
 
 
 def store_error(error: BaseException, options: StorageOptions, where: str) -> ObjectStoreError:
-    """What a store has answered, in one line, without colors and without secrets."""
+    """An error of a store, in one line, without colors and secrets."""
     said: list[str] = []
-    for line in _COLOURS.sub("", str(error)).splitlines():
+    for line in _COLORS.sub("", str(error)).splitlines():
         if (reason := _REASON.search(line)) is not None:  # the rest of the XML does not help
             said.append(f"{reason[1]}: {reason[2]}")
             break
@@ -258,7 +258,7 @@ class _Writing(io.RawIOBase):
         return len(data)
 
     def complete(self) -> int:
-        """Make it appear, whole; returns its size."""
+        """Complete the object, so that it appears; returns its size."""
         with self._errors(self._of):
             self._target.close()
         self.close()

@@ -1,4 +1,4 @@
-"""Finds the storage that a path or a URL names."""
+"""Opens the storage of a path or URL."""
 
 from __future__ import annotations
 

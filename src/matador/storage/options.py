@@ -1,8 +1,8 @@
-"""The options that reach an object store: checked by name, and never shown.
+"""The options of an object store: checked by name, and never shown.
 
 The names are those of delta-rs, which are also those of Polars and of the environment variables:
-``AWS_ACCESS_KEY_ID`` and ``aws_access_key_id`` are the same. What is not given comes from the
-environment, from the profile or the role of the machine, as delta-rs finds it.
+``AWS_ACCESS_KEY_ID`` and ``aws_access_key_id`` are the same. Missing options come from the
+environment, the profile or the role of the machine, through delta-rs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SHORTEST_SECRET = 4
 
 
 class StorageOptions(Mapping[str, str]):
-    """Options of a store. Printing it shows the names alone. Hashed and pickled.
+    """Options of a store. Its repr only shows names. Hashed and pickled.
 
     Raises:
         ConfigurationError: the store has no such option; the error does not quote its value.
@@ -120,7 +120,7 @@ NO_OPTIONS = StorageOptions()
 
 
 def impatient(url: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with which a store that cannot be reached is given up soon: the caller tries again.
+    """Options with short timeouts for an unreachable store, because the caller retries.
 
     By default, delta-rs tries for three minutes.
     """

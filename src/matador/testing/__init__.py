@@ -1,7 +1,7 @@
-"""What users and third-party transports test with.
+"""Test tools for users and third-party transports.
 
-Each name is imported when it is asked for: the pytest plugin lives in this package and is loaded in
-every run of pytest, and all but ``TransportCompliance`` works without pytest.
+Each name is imported on first use: the pytest plugin lives in this package and is loaded in every
+run of pytest, and all but ``TransportCompliance`` works without pytest.
 """
 
 from __future__ import annotations

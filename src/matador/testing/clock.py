@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that only moves when a test advances it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class ManualAlarm:
-    """A call that ``ManualClock.advance`` will make."""
+    """A pending call of ``ManualClock.advance``."""
 
     callback: Callable[[], object]
     cancelled: bool = False
@@ -79,7 +79,7 @@ class ManualClock:
 
     @property
     def next_alarm(self) -> float | None:
-        """When the next call is due, as ``monotonic`` counts; None: no call is pending."""
+        """When the next call is due, by ``monotonic``; None: no call is pending."""
         while self._alarms and self._alarms[0][2].cancelled:
             heappop(self._alarms)
         return self._alarms[0][0] if self._alarms else None

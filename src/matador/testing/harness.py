@@ -1,4 +1,4 @@
-"""What happened while something ran in a test, and how the test moves time. See ``running``."""
+"""The harness of a test: records what a service does, and moves the clock. See ``running``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from matador.transports.memory import MemoryTransport
 T = TypeVar("T")
 
 _A_LITTLE = 0.000_001  # a time of day has a precision of one microsecond
-_TURNS = 10  # of the event loop, in which tasks that the clock has woken begin
-_SILENCE = 0.1  # real seconds without anything to do, after which no reply comes any more
+_TURNS = 10  # iterations of the event loop, in which woken tasks start
+_SILENCE = 0.1  # real seconds of idle time after which no reply is expected
 
 
 class Named(Protocol):
@@ -42,8 +42,8 @@ class Named(Protocol):
 
 
 Of: TypeAlias = "str | Named | None"
-"""Whose messages: a subscriber of events, the name of a job, a command, a pattern or a routing key
-of pub/sub, or ``channel.name``. None: all."""
+"""Selects messages by name: a subscriber of events, the name of a job, a command, a pattern or a
+routing key of pub/sub, or ``channel.name``. None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class DeadLettered:
         kind: ``undeliverable``, ``unhandled`` or ``dlq``.
         reason: why.
         queue: the full name of the queue it came from.
-        error: what was raised.
+        error: the exception.
         envelope: the message; None if it could not be read.
         body: its bytes, if it could not be read.
     """
@@ -68,13 +68,13 @@ class DeadLettered:
 
 
 class Harness:
-    """Something that runs in memory, and what happened since. Made by ``running``.
+    """A service that runs in memory, with a record of what it did. Created by ``running``.
 
     The harness of each way in adds how messages are sent: ``send``, ``add``, ``call``, ``publish``.
 
     Attributes:
         transport: the in-process transport it runs on, for inspection.
-        clock: its clock, which stands still until the test moves it.
+        clock: its clock, which only moves when the test advances it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Harness:
         services: Sequence[Service],
         transport: MemoryTransport,
         clock: ManualClock,
-        record: Record,
+        record: Recorder,
     ) -> None:
         self.transport = transport
         self.clock = clock
@@ -119,7 +119,7 @@ class Harness:
         return [one.envelope for one in self.attempts(of) if one.error is None]
 
     def results(self, of: Of = None) -> list[Any]:
-        """What the handlers returned, in order of completion."""
+        """The results of the handlers, in order of completion."""
         return [one.result for one in self.attempts(of) if one.error is None]
 
     def failed(self, of: Of = None) -> list[Attempt]:
@@ -142,9 +142,9 @@ class Harness:
     async def drain(self, *, delayed: bool = True, timeout: float = 5.0) -> None:
         """Wait until all messages in the consumed queues are handled.
 
-        Does not wait for retries and delayed messages: it moves the clock until each of them is
-        due. With ``delayed=False`` they stay in their queues. Queues that nothing consumes here,
-        or whose consumer is paused, are left alone.
+        Does not wait for retries and delayed messages, but advances the clock until each is due.
+        With ``delayed=False`` they stay in their queues. Queues that nothing consumes here, or
+        whose consumer is paused, are not drained.
 
         Raises:
             TimeoutError: after ``timeout`` real seconds; says what is left.
@@ -185,7 +185,7 @@ class Harness:
         self.clock.advance(max(0.0, due - self.clock.monotonic()) + _A_LITTLE)
 
     async def _answered(self, call: Coroutine[Any, Any, T], what: str) -> T:
-        """Wait for a reply, and move the clock to the retries that it takes.
+        """Wait for a reply, and advance the clock to each retry.
 
         A server replies before it settles the message: waits until the attempt is recorded.
         """
@@ -228,7 +228,7 @@ class Harness:
         return min((one for one in due if one is not None), default=None)
 
     async def _next_event(self) -> float | None:
-        """When anything is due next that happens by itself."""
+        """When the next scheduled action is due."""
         return self._next_due()
 
     async def _left(self) -> str:
@@ -253,7 +253,7 @@ class Harness:
         raise ConfigurationError(f"nothing here is named {name!r}{suggestion(name, known)}")
 
 
-class Record(Hooks):
+class Recorder(Hooks):
     """Hooks that record what happens, for every way in."""
 
     def __init__(self) -> None:
@@ -269,8 +269,8 @@ class Record(Hooks):
         self.send_errors.append(event)
 
     def on_worker_before_process(self, event: Received) -> None:
-        who = event.receiver if event.way == "event" else event.queue
-        self.running[event.id] = f"{who} of {event.name} (attempt {event.attempt})"
+        receiver = event.receiver if event.way == "event" else event.queue
+        self.running[event.id] = f"{receiver} of {event.name} (attempt {event.attempt})"
 
     def on_attempted(self, batch: Sequence[Attempt]) -> None:
         for attempt in batch:
@@ -298,7 +298,7 @@ def _letter(attempt: Attempt) -> DeadLettered | None:
 
 
 def _names(service: Service) -> tuple[Collection[str], Callable[[str], bool]]:
-    """The names under which the messages of a service are found, and what else may be asked."""
+    """The valid names for messages of a service, and a check for further ones."""
     if isinstance(service, Matador):
         return {one.name for _, subscribers in service.schema for one in subscribers}, _never
     if isinstance(service, Worker):
@@ -325,6 +325,6 @@ def _is_for(message: Received, name: str) -> bool:
         return message.name == name
     if message.way == "rpc":
         return message.name.upper() == name.upper()
-    # What is published to a channel comes from a queue of the service's own: orders.{uuid}.
+    # Published messages of a channel come from the service's own queue: orders.{uuid}.
     channel = f"{message.receiver.partition('.')[0]}.{message.name}"
     return name in (message.receiver, channel) or topic_matches(name, message.name)

@@ -1,4 +1,4 @@
-"""The contract of job providers, shown on a real one.
+"""Tests a job provider against its contract.
 
 Subclass ``JobProviderContract`` in a test module and give it a factory::
 
@@ -6,8 +6,8 @@ Subclass ``JobProviderContract`` in a test module and give it a factory::
         async def make_transport(self) -> Transport:
             return MyTransport("my://localhost", lease=1)
 
-What the provider declares in its capabilities must be true, and what it does not declare must be
-refused with ``JobsUnsupportedError``, or warned about and ignored. Needs pytest and pytest-asyncio.
+The declared capabilities must work. Undeclared features must be refused with
+``JobsUnsupportedError``, or ignored with a warning. Needs pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -73,19 +73,19 @@ _DATA: Sequence[Any] = (
 
 @pytest.mark.asyncio
 class JobProviderContract:
-    """The factory to be given, the knobs that may be turned, and the tests."""
+    """The factory to implement, the settings to override, and the tests."""
 
     patience: float = 30.0
-    """Seconds until something that must happen is given up. Must be longer than the lease."""
+    """The time limit for expected events in seconds. Must be longer than the lease."""
 
     quiet: float = 0.3
-    """Seconds for which nothing must happen where nothing may."""
+    """Seconds to wait when no event may happen."""
 
     delay: float = 1.0
-    """A delay that the provider can keep."""
+    """A delay that the provider supports."""
 
     counts_workers: bool = True
-    """It knows how many workers consume a queue."""
+    """The provider reports how many workers consume a queue."""
 
     priorities: bool = False
     """Ask for queues with priorities. See ``JobProvider``."""
@@ -93,22 +93,22 @@ class JobProviderContract:
     async def make_transport(self) -> Transport:
         """A transport that is not connected, on the same store at every call in a test.
 
-        Two calls may give the same object only if it is ``in_process``. Use a short lease, one or
-        two seconds: some tests wait for its end.
+        Two calls may give the same object only if it is ``in_process``. Use a short lease of one or
+        two seconds: some tests wait for it to expire.
         """
         raise NotImplementedError("make_transport() must be overridden")
 
     async def make_patient_transport(self) -> Transport:
-        """Like ``make_transport``, with a lease that a busy machine does not outlast: 30 seconds,
-        say. For every test in which no lease may end, and that is nearly all of them."""
+        """Like ``make_transport``, with a lease that does not expire on a busy machine, such as 30
+        seconds. Used by nearly all tests, because no lease may expire in them."""
         return await self.make_transport()
 
     def queue_name(self) -> str:
-        """The name of a queue that nobody uses."""
+        """A unique queue name."""
         return f"jobs-{uuid4().hex[:12]}"
 
     async def tidy_up(self) -> None:
-        """Delete what is left of the queue after a test, if the provider cannot."""
+        """Delete the queue after a test, if the provider cannot."""
 
     # -- for the tests ----------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class JobProviderContract:
 
     @property
     def can(self) -> JobCapabilities:
-        """What the provider declares."""
+        """The capabilities of the provider."""
         return self.provider.capabilities
 
     def _need(self, **abilities: bool) -> None:
@@ -212,7 +212,7 @@ class JobProviderContract:
     async def test_an_id_is_added_once(self) -> None:
         if not self.can.unique_ids:
             await self.queue.add("first", 1, job_id="the-id")
-            await self.queue.add("second", 2, job_id="the-id")  # nobody can tell
+            await self.queue.add("second", 2, job_id="the-id")  # it cannot detect duplicates
             return
         await self.queue.add("first", 1, job_id="the-id")
         with pytest.raises(DuplicateJobError) as caught:
@@ -989,7 +989,7 @@ class JobProviderContract:
         short_lease: bool = False,
         **options: Any,
     ) -> None:
-        """A worker on a transport of its own, as in another process."""
+        """A worker with its own transport, as in another process."""
         make = self.make_transport if short_lease else self.make_patient_transport
         transport = await make()
         provider = JobProvider(transport, owned=transport is not self.provider.transport)
@@ -1196,7 +1196,7 @@ class JobProviderContract:
         assert await handle_of_flow.result(timeout=self.patience) == 1
         assert most == 1
 
-    # -- honesty ----------------------------------------------------------------------------------
+    # -- undeclared features ----------------------------------------------------------------------
 
     async def test_an_option_that_is_not_supported_is_warned_about(
         self, caplog: pytest.LogCaptureFixture
@@ -1236,7 +1236,7 @@ class JobProviderContract:
                 await self.queue.get("any")
             assert caught.value.code == "UNSUPPORTED_FEATURE"
 
-    # -- strangers --------------------------------------------------------------------------------
+    # -- foreign programs -------------------------------------------------------------------------
 
     async def test_odd_messages_stop_no_worker(self) -> None:
         done: list[Any] = []

@@ -1,7 +1,7 @@
-"""What handlers and transports get, for tests: give what matters; all else has a default.
+"""Creates the arguments of handlers and transports for tests: every parameter has a default.
 
-The contexts are those of a handler that is called directly: steps just run, and nothing is
-acknowledged. To see retries, steps and acknowledgements, use ``running``.
+The contexts are for handlers that are called directly: steps just run, and nothing is acknowledged.
+To see retries, steps and acknowledgements, use ``running``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def make_envelope(
 ) -> Envelope[T]:
     """An envelope around ``data``, with a new id unless one is given.
 
-    ``docket`` takes the place of the arguments that describe one.
+    ``docket`` replaces the arguments that describe one.
 
     Example:
         >>> make_envelope({"order_id": "o-1"}, attempts=2).docket.attempts
@@ -131,7 +131,7 @@ def make_job(
     priority: int | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> ActiveJob[T]:
-    """A job that is being run, for a function of the job. Declared jobs take their arguments.
+    """A running job, for a function of the job. Declared jobs take their arguments.
 
     Example:
         >>> await handle(make_job({"to": "ada@example.com"}, attempt=2))

@@ -21,7 +21,7 @@ pytest.register_assert_rewrite("matador.testing.compliance")
 
 @pytest.fixture
 def manual_clock() -> ManualClock:
-    """A clock that stands still until the test moves it."""
+    """A clock that only moves when the test advances it."""
     from matador.testing.clock import ManualClock
 
     return ManualClock()
@@ -29,7 +29,7 @@ def manual_clock() -> ManualClock:
 
 @pytest.fixture
 def memory_transport() -> MemoryTransport:
-    """An in-process transport of the test's own, not connected."""
+    """An unconnected in-process transport for the test."""
     from matador.transports.memory import MemoryTransport
 
     return MemoryTransport()

@@ -1,4 +1,4 @@
-"""``running``: runs anything of Matador's in memory, with a clock that the test moves."""
+"""``running``: runs any Matador service in memory, with a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from matador.rpc import RpcClient, RpcServer
 from matador.runtime.checkpoints import CheckpointStore, MemoryCheckpointStore
 from matador.runtime.service import Service
 from matador.testing.clock import ManualClock
-from matador.testing.harness import Harness, Record
+from matador.testing.harness import Harness, Recorder
 from matador.transports.memory import MemoryTransport
 
 T = TypeVar("T")
 
 _LAST_CALLBACKS = 1.0
 
-_Parts: TypeAlias = tuple[Sequence[Service], MemoryTransport, ManualClock, Record]
-"""What every harness is made of."""
+_Parts: TypeAlias = tuple[Sequence[Service], MemoryTransport, ManualClock, Recorder]
+"""The arguments of every harness."""
 
 
 class AppHarness(Harness):
@@ -46,7 +46,7 @@ class AppHarness(Harness):
         self.app = app
 
     async def send(self, *payload: Any, **options: Any) -> SendResult:
-        """``app.send``; raises what failed, whatever the application's ``send_errors``."""
+        """Like ``app.send``, but raises errors regardless of ``send_errors``."""
         return (await self.app.send(*payload, **options)).raise_for_errors()
 
 
@@ -70,7 +70,7 @@ class JobHarness(Harness):
         job_id: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Job[Any]:
-        """``queue.add``. Declared jobs are added as ever: ``await welcome.add(to=…)``."""
+        """``queue.add``. Declared jobs are added as usual: ``await welcome.add(to=…)``."""
         return await self.queue.add(name, data, job_id=job_id, **options)
 
     async def _next_event(self) -> float | None:
@@ -79,7 +79,7 @@ class JobHarness(Harness):
             return message
         now, offset = self.clock.monotonic(), self.clock.time() - self.clock.monotonic()
         times = [one.next_at.timestamp() - offset for one in schedules if one.next_at is not None]
-        # The worker notices a schedule that is due already with its next look, an alarm.
+        # The worker finds a schedule that is already due with its next poll, which is an alarm.
         due = [self.clock.next_alarm if time <= now else time for time in times]
         return min((one for one in (*due, message) if one is not None), default=None)
 
@@ -107,7 +107,7 @@ class RpcHarness(Harness):
     async def call(
         self, command: str, data: object = None, *, result_type: Any = Any, **options: Any
     ) -> Any:
-        """``client.call``: the result, or ``RemoteError``. Moves the clock to the retries of it.
+        """``client.call``: the result, or ``RemoteError``. Advances the clock to each retry.
 
         Raises:
             RpcTimeoutError: there is no reply: the call expired before it was run again.
@@ -203,16 +203,16 @@ def running(
     """Run an application, jobs, a server, a subscriber or a queue service in memory for a test.
 
     This runs the object itself with its handlers and options (retries, timeouts, duplicates, ...),
-    so code that uses it sends through it as usual. Only the transport and the clock are others,
-    and stores of steps and duplicates are in memory. Afterwards it is as it was.
+    so code that uses it sends through it as usual. Only the transport and the clock are replaced,
+    and the stores of steps and duplicates are in memory. Afterwards, everything is restored.
 
     Args:
-        x: what is not started: a ``Matador``, a ``Queue`` (its declared jobs get a worker), a
+        x: an unstarted service: a ``Matador``, a ``Queue`` (its declared jobs get a worker), a
             ``Worker``, an ``RpcServer``, a ``Subscriber``, a ``QueueService``, an ``RpcClient`` or
             a ``Publisher``. A ``Schema`` becomes an application that consumes every queue without
             stubs.
-        also: others that the code under test uses, on the same transport and clock: a publisher,
-            a client, the queue to which a handler adds jobs.
+        also: other services that the code under test uses, on the same transport and clock: a
+            publisher, a client, the queue to which a handler adds jobs.
         consume_from: the queues that an application consumes; by default its own. Messages to
             stubs stay in their queues.
         clock: the clock; a new one by default. It also measures the timeouts of handlers.
@@ -240,7 +240,7 @@ async def _running(
     checkpoints: CheckpointStore | None,
 ) -> AsyncGenerator[Harness]:
     x = _app_of(given) if isinstance(given, Schema) else given
-    transport, record = _Reaching(clock=clock), Record()
+    transport, record = _Reaching(clock=clock), Recorder()
     store = MemoryCheckpointStore(clock=clock) if checkpoints is None else checkpoints
     async with AsyncExitStack() as stack:
         stack.push_async_callback(transport.disconnect)
@@ -259,7 +259,7 @@ async def _running(
 def _built(
     x: Service, transport: MemoryTransport
 ) -> tuple[Callable[[Unpack[_Parts]], Harness], Sequence[Service]]:
-    """The harness for something, and what runs in it: the thing itself first."""
+    """The harness for a service, and the services to run: the service itself first."""
     match x:
         case Matador():
             return partial(AppHarness, x), [x]

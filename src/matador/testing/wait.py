@@ -28,9 +28,9 @@ async def wait_for(
 async def wait_for(
     condition: Callable[[], object], *, timeout: float = 5.0, message: str | None = None
 ) -> object:
-    """Wait until ``condition()`` is true, awaited if need be, and return its value.
+    """Wait until ``condition()`` is true and return its value. The condition may be async.
 
-    Checks on every turn of the event loop at first, later every 20 ms. An exception in the
+    Checks on every iteration of the event loop at first, later every 20 ms. An exception in the
     condition ends the wait.
 
     Args:
@@ -39,7 +39,7 @@ async def wait_for(
         message: what is expected, for the error.
 
     Raises:
-        TimeoutError: it did not become true in time; names the last value.
+        TimeoutError: it did not become true in time; the error has the last value.
 
     Example:
         >>> await wait_for(lambda: len(received) == 3, message="three receipts")

@@ -6,8 +6,8 @@ Everything comes in batches: a single message is a batch of one. Optional abilit
 depth, pause, replay, once, leases) are protocols of their own, declared in ``capabilities``.
 
 All methods are coroutines of one event loop. Unless said otherwise they may be called concurrently.
-Errors of client libraries never escape: each is raised as a ``matador.errors`` error with the
-original as its cause. ``matador.testing.TransportCompliance`` checks all that is promised here.
+Errors of client libraries never escape: the transport raises a ``matador.errors`` error with the
+original as its cause. ``matador.testing.TransportCompliance`` checks this contract.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from matador.model.topology import Topology
 
 
 class TransportObserver(Protocol):
-    """Who wants to know what happens inside a transport. Calls must return quickly."""
+    """Receives notifications from a transport. Its methods must return quickly."""
 
     def connection_changed(self, transport: str, state: ConnectionState) -> None:
-        """The connection of ``transport`` is in another state now."""
+        """The connection state of ``transport`` changed."""
         ...
 
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
-        """``message`` could not be stored by ``failed`` and is given to ``next_``."""
+        """The transport ``failed`` could not store ``message``; ``next_`` is tried now."""
         ...
 
     def dropped(self, queue: str, number: int) -> None:
-        """Messages that this process had received from a queue are gone, and were not handled."""
+        """This process received ``number`` messages from a queue and dropped them unhandled."""
         ...
 
 
@@ -68,14 +68,14 @@ class Subscription(Protocol):
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """Wait for messages; return at least one and at most ``limit``.
 
-        An empty result means that the subscription was closed. ``limit`` is a credit: the
-        transport must not take more than that out of the broker's hands for this receiver (a
-        broker that pushes may hold up to the ``prefetch`` of ``subscribe``). Cancelling the call
-        loses nothing: what was taken meanwhile is returned by the next call or given back.
-        Messages that are due are delivered in order of priority, then of sending.
+        An empty result means that the subscription was closed. ``limit`` is a credit: the transport
+        must not fetch more than that from the broker for this receiver (a broker that pushes may
+        send up to the ``prefetch`` of ``subscribe``). Canceling the call loses nothing: the next
+        call returns messages that were fetched meanwhile, or they go back to the queue. Due
+        messages are delivered by priority, then in the order of sending.
 
-        Reading never raises because of what an entry contains: whatever arrives becomes a delivery.
-        What cannot be read of it is left out, and ``Delivery.problem`` says what it was.
+        Reading never raises because of what an entry contains: every entry becomes a delivery.
+        Parts that cannot be read are left out, and ``Delivery.problem`` names them.
 
         Raises:
             TransportError: this call failed; the next may succeed. The caller backs off.
@@ -85,15 +85,15 @@ class Subscription(Protocol):
     async def close(self) -> None:
         """Stop receiving. Idempotent; ends a waiting ``receive``.
 
-        What was taken but not yet returned goes back to the queue, uncounted. Deliveries already
-        returned stay with the receiver and can still be settled.
+        Messages that were fetched but not yet returned go back to the queue, and no delivery is
+        counted. Deliveries already returned stay with the receiver and can still be settled.
         """
         ...
 
 
 @runtime_checkable
 class Transport(Protocol):
-    """A broker, seen from Matador."""
+    """A connection to a broker, or an in-process replacement for one."""
 
     @property
     def name(self) -> str:
@@ -102,24 +102,24 @@ class Transport(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do; constant once connected."""
+        """The capabilities; constant once connected."""
         ...
 
     @property
     def state(self) -> ConnectionState:
-        """Where the connection stands."""
+        """The state of the connection."""
         ...
 
     def observe(self, observer: TransportObserver) -> Callable[[], None]:
         """Tell ``observer`` about connection states and fall-backs from now on.
 
-        Returns a function that ends this; calling it again does nothing. An observer that is
-        added twice is told everything once, until both are ended.
+        Returns a function that removes the observer; calling it again does nothing. An observer
+        that is added twice is notified once per event, until both registrations are removed.
         """
         ...
 
     async def connect(self) -> None:
-        """Connect. Idempotent. Afterwards the transport looks after the connection itself.
+        """Connect. Idempotent. Afterwards the transport restores a lost connection itself.
 
         Raises:
             ConnectionFailedError: the broker cannot be reached, or refuses.
@@ -127,28 +127,28 @@ class Transport(Protocol):
         ...
 
     async def disconnect(self) -> None:
-        """Close all subscriptions, finish what is being sent, release everything. Idempotent.
+        """Close all subscriptions, finish sends in flight, free all resources. Idempotent.
 
         A transport can be connected again afterwards.
         """
         ...
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """Create what is missing: queues, dead letters, whatever retries need. Idempotent.
+        """Create missing queues, dead-letter queues and what retries need. Idempotent.
 
-        Never deletes and never changes a message. Returns what it could not honor. ``exact``
-        queues without ``create`` are somebody else's: on brokers with queues of their own they are
-        used, not made. A temporary queue that expired is made again, empty.
+        Never deletes or changes a message. Returns a note for each part that it could not apply.
+        Another system owns ``exact`` queues without ``create``: on brokers that manage queues, they
+        are used but not created. A temporary queue that expired is created again, empty.
         """
         ...
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """Store messages. For each, in order: None once it is safely stored, or why it is not.
 
-        Safe means: it survives what ``capabilities.durable`` promises. Messages for one queue are
-        stored in the order given. One that fails does not keep others from being stored. The
-        outcome of a failed one may be unknown (a connection lost in between): it may be stored
-        all the same. Must not wait for ever.
+        Safe means that the message survives what ``capabilities.durable`` promises. Messages for
+        one queue are stored in the order given. A failed message does not prevent others from being
+        stored. The outcome of a failed message may be unknown (the connection was lost before the
+        confirmation); it may be stored despite the error. Must not wait forever.
 
         Raises:
             NotConnectedError: not connected; nothing was stored.
@@ -170,19 +170,20 @@ class Transport(Protocol):
         """Carry out settlements. For each, in order: None once it is safely done, or why not.
 
         ``Retry`` and ``DeadLetter`` store the successor and remove the original atomically where
-        the broker can, else the successor is confirmed first: never is neither there. A settlement
-        whose delivery meanwhile belongs to another receiver is refused with ``LeaseLostError`` and
-        changes nothing. A dead letter goes to ``{queue}.{kind}`` with its reason in the header
-        ``x-matador-dead-letter-reason``. A successor for a queue that does not exist (dead letters
-        of a kind that is turned off, too) is refused with ``QueueNotFoundError``, and the delivery
-        stays. Works for deliveries of a closed subscription.
+        the broker can. Otherwise the successor is confirmed first, so that at least one of them is
+        always stored. A settlement whose delivery now belongs to another receiver is refused with
+        ``LeaseLostError`` and changes nothing. A dead letter goes to ``{queue}.{kind}`` with its
+        reason in the header ``x-matador-dead-letter-reason``. A successor for a queue that does not
+        exist (or for a kind of dead letters that is turned off) is refused with
+        ``QueueNotFoundError``, and the delivery remains unsettled. Works for deliveries of a closed
+        subscription.
 
         A settlement that this broker can never carry out (a header that is too long, a text that
         cannot be encoded) is refused with ``UnstorableError``: the caller then asks for a simpler
-        form. A dead letter without a message and with ``bare`` must always fit. Every other error
-        means that the same settlement may succeed later.
+        form. A dead letter without a message and with ``bare`` must always be storable. Every other
+        error means that the same settlement may succeed later.
 
-        Dead-letter queues of the applied topology that were deleted meanwhile are made again.
+        Dead-letter queues of the applied topology that were deleted meanwhile are created again.
 
         Raises:
             NotConnectedError: not connected; nothing was settled.
@@ -192,15 +193,15 @@ class Transport(Protocol):
 
 @runtime_checkable
 class Choosing(Protocol):
-    """For groups of transports, which choose one for each message. Not a capability."""
+    """A group of transports that chooses one of them for each message. Not a capability."""
 
     @property
     def transports(self) -> Sequence[Transport]:
-        """The group."""
+        """The transports to choose from."""
         ...
 
     async def send_to(self, messages: Sequence[Message]) -> Sequence[str | MatadorError]:
-        """``send``. For each message: the name of the transport that stored it, or why none did."""
+        """Like ``send``. For each message: the name of its transport, or the error."""
         ...
 
 
@@ -213,7 +214,7 @@ def members_of(transport: Transport) -> Sequence[Transport]:
 class Ending(Protocol):
     """For transports whose messages end with the process. Not a capability.
 
-    A shutdown handles what is due first, and logs what is left.
+    A shutdown first handles the messages that are due, then logs how many are left.
     """
 
     def is_due(self, queue: str) -> bool:
@@ -221,7 +222,7 @@ class Ending(Protocol):
         ...
 
     def left(self, queue: str) -> int:
-        """How many messages of the queue wait, delayed ones included, and end with the process."""
+        """How many messages, delayed ones included, are lost when the process ends."""
         ...
 
 
@@ -230,10 +231,11 @@ class Ending(Protocol):
 
 @runtime_checkable
 class Leasing(Protocol):
-    """``capabilities.lease``: deliveries belong to their receiver until it passes unrenewed."""
+    """``capabilities.lease``: deliveries belong to their receiver until the lease expires."""
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
-        """Hold deliveries for another lease from now. For each: False if it was lost already."""
+        """Renew the leases of deliveries from now on. For each: False if its lease was already
+        lost."""
         ...
 
 
@@ -247,8 +249,8 @@ class Twinning(Leasing, Protocol):
     capability.
 
     While the event loop is blocked, a worker renews leases from a thread, over such a connection.
-    A transport without it loses its leases then. So does ``MemoryTransport`` if it has any: they
-    end on the loop that was blocked, as soon as it goes on.
+    A transport without it loses its leases then. So does a ``MemoryTransport`` with leases: they
+    expire on the blocked loop as soon as it continues.
     """
 
     def twin(self) -> LeasingTransport | None:
@@ -262,12 +264,12 @@ class Twinning(Leasing, Protocol):
 
 @runtime_checkable
 class Browsing(Protocol):
-    """``capabilities.browse``: messages can be looked at, and taken, without being consumed."""
+    """``capabilities.browse``: messages can be read without being consumed, and taken singly."""
 
     def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """The messages of a queue in order of sending, whatever their state but ``done``.
+        """The messages of a queue in order of sending, in every state except ``done``.
 
         Starts behind the position ``after``. Messages sent or settled meanwhile may or may not be
         seen; none is seen twice.
@@ -279,13 +281,13 @@ class Browsing(Protocol):
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
         """Receive exactly these messages, to settle them. For each, in order: its delivery, or
-        None if it is in other hands, or gone."""
+        None if another receiver holds it, or it is gone."""
         ...
 
 
 @runtime_checkable
 class BrowsingDeadLetters(Browsing, Protocol):
-    """For transports that can look at dead letters only. Not a capability: ``browse`` is False, and
+    """For transports that can browse only dead letters. Not a capability: ``browse`` is False, and
     ``browse`` of a work queue raises ``UnsupportedError``."""
 
     @property
@@ -298,8 +300,8 @@ class BrowsingDeadLetters(Browsing, Protocol):
 class BrowsingByTaking(Protocol):
     """For transports that show messages by taking them for a moment. Not a capability.
 
-    Consumers do not see the messages meanwhile. Whoever looks again and again, such as a dashboard,
-    does so only when somebody asks.
+    Consumers cannot receive the messages meanwhile. A program that refreshes regularly, such as a
+    dashboard, must therefore browse only when a user asks for it.
     """
 
     @property
@@ -309,14 +311,14 @@ class BrowsingByTaking(Protocol):
 
 
 def browses_dead_letters(transport: Transport) -> TypeGuard[Browsing]:
-    """Can dead letters be looked at, and taken?"""
+    """Whether dead letters can be browsed and taken."""
     if isinstance(transport, BrowsingDeadLetters) and transport.browses_dead_letters:
         return True
     return transport.capabilities.browse and isinstance(transport, Browsing)
 
 
 def browses_by_taking(transport: Transport) -> bool:
-    """Do consumers miss messages for a moment while an operator looks at them?"""
+    """Whether browsing hides messages from consumers for a moment."""
     return isinstance(transport, BrowsingByTaking) and transport.browses_by_taking
 
 
@@ -325,13 +327,13 @@ class Purging(Protocol):
     """``capabilities.purge``: a queue can be emptied."""
 
     async def purge(self, queue: str) -> int:
-        """Delete every message of a queue that nobody holds; say how many there were."""
+        """Delete all messages of a queue that are not in flight; return how many were deleted."""
         ...
 
 
 @runtime_checkable
 class Measuring(Protocol):
-    """``capabilities.depth``: it is known how many messages wait."""
+    """``capabilities.depth``: the number of waiting messages is known."""
 
     async def depth(self, queue: str) -> QueueDepth:
         """How many messages of a queue are ready, delayed and in flight."""
@@ -340,7 +342,7 @@ class Measuring(Protocol):
 
 @runtime_checkable
 class MeasuringMany(Measuring, Protocol):
-    """For transports that look at many queues with one question. Not a capability."""
+    """For transports that measure many queues with one request. Not a capability."""
 
     async def depths(self, queues: Sequence[str]) -> Sequence[QueueDepth | None]:
         """The depth of each queue, in order; None: there is no such queue."""
@@ -353,11 +355,11 @@ class MeasuringMany(Measuring, Protocol):
 
 @runtime_checkable
 class Aging(Measuring, Protocol):
-    """For transports that know how late a queue is, although they do not show its messages. Not a
-    capability: those with ``capabilities.depth`` tell it."""
+    """For transports that know the age of the oldest due message although they cannot browse. Not a
+    capability."""
 
     async def oldest_due(self, queue: str) -> datetime | None:
-        """Since when the oldest message that is due has been waiting; None: none is due.
+        """The time since which the oldest due message has been waiting; None: none is due.
 
         Raises:
             QueueNotFoundError: there is no such queue.
@@ -367,13 +369,13 @@ class Aging(Measuring, Protocol):
 
 @runtime_checkable
 class QueuePausing(Protocol):
-    """``capabilities.pause``: a queue can be paused for all who receive from it, in any process.
+    """``capabilities.pause``: a queue can be paused for all consumers, in all processes.
 
     The pause belongs to the queue: it outlives every process, and ends with ``resume_queue`` or
-    when the queue is deleted. A paused queue takes messages, and can be browsed, purged and
-    replayed. ``Browsing.take`` still takes from it. What somebody holds can be settled; what is
-    retried, released or lost with its lease waits like the others. A ``receive`` waits, too, and
-    gets messages soon after the pause. For a queue of jobs this is its own pause: see
+    when the queue is deleted. A paused queue accepts messages, and can be browsed, purged and
+    replayed. ``Browsing.take`` still works. Deliveries in flight can be settled; a message that is
+    retried, released or whose lease expires waits like the others. A pending ``receive`` waits, and
+    gets messages soon after the pause ends. For a queue of jobs this is its own pause: see
     ``JobStoring.pause_jobs``.
 
     Every method raises ``QueueNotFoundError`` for a queue that does not exist, and
@@ -381,25 +383,25 @@ class QueuePausing(Protocol):
     """
 
     async def pause_queue(self, queue: str) -> None:
-        """Hand over nothing that is not yet taken when this returns. Idempotent.
+        """Deliver no further message once this returns. Idempotent.
 
         Raises:
-            ConfigurationError: it is a queue of dead letters.
+            ConfigurationError: it is a dead-letter queue.
         """
         ...
 
     async def resume_queue(self, queue: str) -> None:
-        """End a pause, and wake who waits, in every process. Idempotent."""
+        """End a pause and wake waiting consumers in all processes. Idempotent."""
         ...
 
     async def is_paused(self, queue: str) -> bool:
-        """Whether the queue is paused, by whomever."""
+        """Whether the queue is paused, by any process."""
         ...
 
 
 @runtime_checkable
 class Replaying(Protocol):
-    """``capabilities.replay``: what a queue with a retention finished can be read again."""
+    """``capabilities.replay``: finished messages of a queue with a retention can be read again."""
 
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000
@@ -416,35 +418,37 @@ class Replaying(Protocol):
 
 @runtime_checkable
 class Deduplicating(Protocol):
-    """``capabilities.once``: whoever is not sure whether a message was stored may send it again."""
+    """``capabilities.once``: a sender that does not know whether a message was stored may send it
+    again."""
 
     async def send_once(
         self, messages: Sequence[Message], once: Once
     ) -> Sequence[MatadorError | None]:
-        """``send`` those whose id was not stored under ``once`` yet; the others count as stored.
+        """``send`` the messages whose ids are not yet stored under ``once``; the others count as
+        stored.
 
-        The message and the note that it was stored become durable together. One that fails leaves
-        no note. Everything of a part that was sealed counts as stored.
+        The message and its id become durable together. A failed message leaves no id. All messages
+        of a sealed batch count as stored.
         """
         ...
 
     async def seal(self, once: Once) -> None:
-        """Nothing more belongs to this part, or to those before it: their ids may be forgotten.
+        """Close this batch and all batches before it, so that their ids can be deleted.
 
-        Idempotent. The seal itself is kept, so a sender that comes late cannot store anything.
+        Idempotent. The seal itself is kept, so that a late sender cannot store anything.
         """
         ...
 
 
 @runtime_checkable
 class Routing(Protocol):
-    """``capabilities.routing``: ``apply_topology`` makes exchanges and bindings, too.
+    """``capabilities.routing``: ``apply_topology`` also creates exchanges and bindings.
 
-    They are the broker's: all processes share them, they stay when the process ends, and what one
-    process binds counts for what any other publishes next. An exchange that exists keeps its type.
-    ``WorkQueue(expires=seconds)`` is deleted, with its bindings and messages, when there was no
-    subscription to it and it was not applied again for so long. A subscription keeps it, also
-    through a lost connection that is restored in time.
+    The broker owns them: all processes share them, they outlive the process, and a binding applies
+    to the next message that any process publishes. An existing exchange keeps its type.
+    ``WorkQueue(expires=seconds)`` is deleted, with its bindings and messages, after that many
+    seconds without a subscription and without being applied again. A subscription keeps it, even if
+    its connection is lost and restored in time.
     """
 
     async def publish(
@@ -452,11 +456,11 @@ class Routing(Protocol):
     ) -> Sequence[int | MatadorError]:
         """Store each message in every queue whose binding matches its ``routing_key``.
 
-        All of these queues get it, or none. A queue with several matching bindings gets it once.
-        ``Message.queue`` is ignored. For each, in order: in how many queues it is safely stored
-        (1 for a broker that does not say, whoever wants it), 0 if no binding matches, or why not:
-        ``QueueNotFoundError`` if there is no such exchange, ``DelaysNotSupportedError`` for a
-        delay on a broker that cannot delay here. A message without a routing key has an empty one.
+        Either all of these queues get it, or none. A queue with several matching bindings gets it
+        once. ``Message.queue`` is ignored. For each, in order: the number of queues in which it is
+        safely stored (1 if the broker does not report it), 0 if no binding matches, or the error:
+        ``QueueNotFoundError`` if the exchange does not exist, ``DelaysNotSupportedError`` if the
+        broker cannot delay published messages. A message without a routing key has an empty one.
 
         Raises:
             NotConnectedError: not connected; nothing was stored.
@@ -467,7 +471,7 @@ class Routing(Protocol):
     async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
         """Remove one binding of a queue, by its full name. Idempotent.
 
-        What it brought before stays in the queue. A reconnect does not bring it back.
+        Messages that it routed before stay in the queue. A reconnect does not restore the binding.
 
         Raises:
             NotConnectedError: not connected.
@@ -478,9 +482,10 @@ class Routing(Protocol):
     async def delete_queue(self, queue: str) -> None:
         """Delete a queue, by its full name, with its bindings and all of its messages. Idempotent.
 
-        Its dead letters stay. Neither a reconnect nor a ``send`` brings it back, only another
-        ``apply_topology``. Settling its deliveries is refused or has no effect, and a subscription
-        to it fails with ``QueueNotFoundError`` or receives nothing more: close it first.
+        Its dead letters stay. Neither a reconnect nor a ``send`` restores it; only another
+        ``apply_topology`` does. Settling its deliveries is refused or has no effect, and a
+        subscription to it fails with ``QueueNotFoundError`` or receives nothing more: close it
+        first.
 
         Raises:
             ConfigurationError: it is a queue of jobs.
@@ -492,22 +497,22 @@ class Routing(Protocol):
 
 @runtime_checkable
 class Replying(Protocol):
-    """For transports that can make a private place for answers. Not a capability.
+    """For transports that can create a private reply address. Not a capability.
 
-    Messages are sent and answers received over the same connection (RabbitMQ's direct reply-to
-    needs one channel for both). An answer is an ordinary ``send`` to the ``reply_to`` of the
-    delivery that it answers: ``Message(id="", queue=reply_to, …)`` with the ``correlation_id`` and
-    ``transient``. Answers to somebody who is gone are dropped, and their ``send`` succeeds.
+    Messages are sent and replies received over the same connection (RabbitMQ's direct reply-to
+    needs one channel for both). A reply is an ordinary ``send`` to the ``reply_to`` of the request:
+    ``Message(id="", queue=reply_to, …)`` with the ``correlation_id`` and ``transient``. Replies to
+    a process that has ended are dropped, and their ``send`` succeeds.
 
     Attributes:
-        shared: what the users of this transport share, by its type: one of them receives the
-            answers for all.
+        shared: objects that the users of this transport share, by type: one of them receives the
+            replies for all.
     """
 
     shared: dict[type[Any], Any]
 
     async def reply_address(self) -> str:
-        """Where answers to this process arrive, for ``Properties.reply_to``. Made on first use.
+        """The reply address of this process, for ``Properties.reply_to``. Created on first use.
 
         Raises:
             NotConnectedError: not connected.
@@ -516,11 +521,11 @@ class Replying(Protocol):
         ...
 
     async def replies(self) -> Subscription:
-        """The answers, for one receiver. They need no settling.
+        """The replies, for one receiver. They need not be settled.
 
-        Those that arrive while nobody has subscribed may be dropped, and so may the oldest of many
-        thousands that wait. The subscription survives a lost connection, but answers that were on
-        their way are lost: whoever asked must not wait for ever.
+        Replies that arrive without a subscription may be dropped, and so may the oldest if many
+        thousands wait. The subscription survives a lost connection, but replies in flight are lost:
+        callers must not wait forever.
         """
         ...
 
@@ -532,35 +537,36 @@ class JobStoring(Protocol):
     A job is a message of its queue with the headers of ``matador.model.job``. After ``open_jobs``
     the transport stores what belongs to a job as it settles the message: ``Complete`` with its
     ``result`` completes the job, ``Retry`` makes it wait again under its id, and a ``DeadLetter``
-    fails it, all within what the headers ``job.keepCompleted`` and ``job.keepFailed`` say. Jobs
-    that other programs have added are jobs like any other.
+    fails it. The headers ``job.keepCompleted`` and ``job.keepFailed`` say how long finished jobs
+    are kept. Jobs added by other programs are handled in the same way.
 
     Every method raises ``NotConnectedError`` while there is no connection, and
-    ``QueueNotFoundError`` for a queue that ``open_jobs`` was not called for.
+    ``QueueNotFoundError`` unless ``open_jobs`` was called for the queue.
     """
 
     @property
     def job_capabilities(self) -> JobCapabilities:
-        """What it can do with jobs."""
+        """The job features that the transport supports."""
         ...
 
     async def open_jobs(self, queue: str) -> str:
-        """Make a queue of jobs if it is not there; its full name, which all others take.
+        """Create a job queue if it does not exist; return its full name, which the other methods
+        take.
 
-        Idempotent; undoes nothing.
+        Idempotent. Does not end a pause.
 
         Raises:
-            ConfigurationError: the queue is there, and it is not one of jobs; or its name is not
-                allowed here.
+            ConfigurationError: the queue exists but is not a job queue, or its name is not allowed.
         """
         ...
 
     async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """``send``, but an id that the queue has already is refused with ``DuplicateJobError``.
+        """Like ``send``, but an id that the queue already has is refused with
+        ``DuplicateJobError``.
 
-        So is a job whose header ``job.unique`` is the key of another one, with a
-        ``UniqueJobError`` that names the other: one that is not finished, or that was added less
-        than ``job.uniqueFor`` milliseconds ago, if there is such a header.
+        A job whose header ``job.unique`` is the key of another job is refused with a
+        ``UniqueJobError`` that names that job. A job holds its key until it is finished or, with
+        the header ``job.uniqueFor``, for that many milliseconds after it was added.
         """
         ...
 
@@ -576,7 +582,7 @@ class JobStoring(Protocol):
         ...
 
     async def count_jobs(self, queue: str) -> JobCounts:
-        """How many jobs are in which state."""
+        """The number of jobs in each state."""
         ...
 
     async def retry_job(self, queue: str, job_id: str) -> None:
@@ -589,7 +595,7 @@ class JobStoring(Protocol):
         ...
 
     async def remove_job(self, queue: str, job_id: str) -> None:
-        """Forget a job that nobody is running.
+        """Delete a job that is not active.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -598,10 +604,11 @@ class JobStoring(Protocol):
         ...
 
     async def cancel_job(self, queue: str, job_id: str, reason: str) -> bool:
-        """End a job that is not finished: forget one that waits, fail one that is active.
+        """Cancel an unfinished job: delete a waiting job, fail an active one.
 
-        An active one becomes a failed job with ``reason`` as its error at once, and its worker
-        loses its lease, so that no outcome of it counts. False: it is finished, and left alone.
+        An active job fails at once with ``reason`` as its error. Its worker loses the lease, so
+        that the outcome of the handler is ignored. False: it is already finished, and stays
+        unchanged.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -609,15 +616,15 @@ class JobStoring(Protocol):
         ...
 
     async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
-        """Store how far an active job has come, as JSON.
+        """Store the progress of an active job, as JSON.
 
         Raises:
-            LeaseLostError: the job belongs to another worker by now.
+            LeaseLostError: the job belongs to another worker now.
         """
         ...
 
     async def pause_jobs(self, queue: str) -> None:
-        """Have no worker receive anything more from a queue until ``resume_jobs``. Idempotent."""
+        """Stop delivering jobs of a queue to any worker until ``resume_jobs``. Idempotent."""
         ...
 
     async def resume_jobs(self, queue: str) -> None:
@@ -625,7 +632,7 @@ class JobStoring(Protocol):
         ...
 
     async def delete_jobs(self, queue: str) -> None:
-        """Forget all jobs of a queue, active ones included, and what is known of them.
+        """Delete all jobs of a queue, active ones included, with their records.
 
         Jobs can be added again afterwards. A worker that was running one gets ``LeaseLostError``.
         """
@@ -634,23 +641,23 @@ class JobStoring(Protocol):
 
 @runtime_checkable
 class JobScheduling(Protocol):
-    """``job_capabilities.schedules``: recurring jobs are stored, and fire once each time."""
+    """``job_capabilities.schedules``: recurring jobs are stored, and each occurrence fires once."""
 
     @property
     def fires_schedules(self) -> bool:
-        """The provider adds the jobs itself. False: workers do, with ``fire_schedule``."""
+        """Whether the provider adds the jobs itself. False: workers do, with ``fire_schedule``."""
         ...
 
     async def put_schedule(self, queue: str, schedule: JobSchedule) -> None:
-        """Store a schedule, instead of the one with its key if there is one."""
+        """Store a schedule. It replaces a schedule with the same key."""
         ...
 
     async def list_schedules(self, queue: str) -> Sequence[JobSchedule]:
-        """All schedules of a queue, by the time when they are due next."""
+        """All schedules of a queue, ordered by when they are due next."""
         ...
 
     async def remove_schedule(self, queue: str, key: str) -> bool:
-        """Forget a schedule; False if there is none with that key. Jobs that it added stay."""
+        """Delete a schedule; False if there is none with that key. Jobs that it added stay."""
         ...
 
     async def fire_schedule(
@@ -658,60 +665,61 @@ class JobScheduling(Protocol):
     ) -> bool:
         """Add jobs and set the schedule's ``next_at``, both or neither.
 
-        False, and nothing is done, if the schedule is gone or its ``next_at`` is another one by
-        now: somebody else has fired it. A job whose id is taken is left out.
+        Does nothing and returns False if the schedule was deleted or its ``next_at`` has changed,
+        because another worker fired it. A job whose id is taken is left out.
         """
         ...
 
 
 @runtime_checkable
 class JobFlows(Protocol):
-    """``job_capabilities.flows``: jobs that wait for others."""
+    """``job_capabilities.flows``: jobs that wait for other jobs."""
 
     async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
-        """Add jobs of which some wait for others: all of them, or none and why.
+        """Add jobs of which some wait for others. Adds all of them and returns None, or none.
 
-        A job with the header ``job.children`` waits until so many jobs whose header ``job.parent``
-        is its id have completed. When one of these fails for good, it fails, too, and so do those
-        that wait for it. A job of a flow can be retried: its parent waits for it again.
+        A job with the header ``job.children`` waits until that many jobs whose header
+        ``job.parent`` is its id have completed. When one of these fails permanently, the waiting
+        job fails, too, and so do the jobs that wait for it. A job of a flow can be retried: its
+        parent waits for it again.
         """
         ...
 
     async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
-        """What the jobs that this one has waited for returned, as JSON, by their ids."""
+        """The results of the jobs that this job waited for, as JSON, by id."""
         ...
 
 
 @runtime_checkable
 class JobLimiting(Protocol):
     """``job_capabilities.rate_limit`` and ``concurrency_per_key``: for subscriptions to queues of
-    jobs. They receive no more than limits allow, counted over all who receive from the queue.
+    jobs. They receive no more jobs than the limits allow, counted over all consumers of the queue.
 
-    A worker that dies counts for its keys until its lease ends.
+    The jobs of a worker that died count until their leases expire.
     """
 
     def set_limits(self, limits: JobLimits) -> None:
-        """Keep to these limits from now on. A ``receive`` that waits looks again."""
+        """Apply these limits from now on. A waiting ``receive`` checks the queue again."""
         ...
 
     @property
     def limited(self) -> bool:
-        """The last look found no job to return, and a limit may be the reason."""
+        """Whether the last poll returned no job, possibly because of a limit."""
         ...
 
 
 @runtime_checkable
 class JobNaming(Protocol):
-    """For transports whose queues of jobs other programs know by their names. Not a capability."""
+    """For transports whose job queues other programs address by name. Not a capability."""
 
     def job_topology(self, queue: str) -> Topology:
-        """What a queue of jobs needs, under the name that others use."""
+        """The topology of a job queue, under the name that other programs use."""
         ...
 
 
 @runtime_checkable
 class Splitting(Protocol):
-    """For transports that can browse or replay: a queue can be read in parts, side by side.
+    """For transports that can browse or replay: a queue can be read in parts, in parallel.
 
     Without it a queue is read in one piece. Positions are whole numbers here.
     """
@@ -719,23 +727,25 @@ class Splitting(Protocol):
     async def split(
         self, queue: str, parts: int, *, after: str | None = None, until: str | None = None
     ) -> Sequence[str]:
-        """The last positions of at most ``parts`` parts of about the same number of messages.
+        """Divide a queue into at most ``parts`` parts of similar size; return the last position of
+        each.
 
-        ``after`` and ``until`` are the positions behind which, and with which, the whole begins
-        and ends. Empty if there is nothing.
+        The range begins behind the position ``after`` and ends with the position ``until``. Empty
+        if the range has no messages.
         """
         ...
 
 
 @runtime_checkable
 class Partitioned(Protocol):
-    """For transports whose queues are logs in partitions: read by offset, whoever consumes them.
+    """For transports whose queues are logs in partitions: read by offset, independently of
+    consumers.
 
-    What is finished is still there until the broker deletes it. Nothing is consumed.
+    Finished messages stay readable until the broker deletes them. Nothing is consumed.
     """
 
     async def offsets(self, queue: str) -> Mapping[int, tuple[int, int]]:
-        """Of each partition: the first offset that is there, and the one behind the last.
+        """For each partition: the first offset that is stored, and the offset after the last one.
 
         Raises:
             QueueNotFoundError: there is no such queue.
@@ -745,34 +755,35 @@ class Partitioned(Protocol):
     def read_offsets(
         self, queue: str, partition: int, start: int, end: int
     ) -> AsyncIterator[StoredMessage]:
-        """The messages of a partition from one offset to the one before another, in order.
+        """The messages of a partition from ``start`` up to but not including ``end``, in order.
 
-        Offsets at which there is nothing (any more) are left out.
+        Offsets without a message are left out.
         """
         ...
 
     def log(self) -> QueueLog:
-        """The same for programs without an event loop, and for other processes.
+        """A blocking reader of the same queues, for programs without an event loop and for other
+        processes.
 
-        It has connections of its own: the transport need not be connected.
+        The reader has its own connections: the transport need not be connected.
         """
         ...
 
 
 class QueueLog(Protocol):
-    """Reads queues that are logs, from any process: it is pickled, with what it needs to connect.
+    """Reads queues that are logs, from any process: it can be pickled, with its connection options.
 
-    All methods block. Nothing is consumed. An object belongs to one thread; its ``repr`` has no
-    secret.
+    All methods block. Nothing is consumed. An instance belongs to one thread; its ``repr`` contains
+    no secrets.
     """
 
     @property
     def kind(self) -> str:
-        """What it is, in a word: ``kafka``."""
+        """The kind of log in one word: ``kafka``."""
         ...
 
     def partitions(self, queues: Sequence[str]) -> Sequence[LogPartition]:
-        """All partitions of some queues. What is in an open transaction is behind their ends.
+        """All partitions of some queues. Messages of open transactions are beyond their ends.
 
         Raises:
             QueueNotFoundError: there is no such queue.
@@ -780,18 +791,18 @@ class QueueLog(Protocol):
         ...
 
     def offsets_at(self, partitions: Sequence[LogPartition], moment: datetime) -> Sequence[int]:
-        """Of each partition the offset of the first message stored at a time or later."""
+        """For each partition, the offset of the first message stored at ``moment`` or later."""
         ...
 
     def read(self, ranges: Sequence[LogRange]) -> Iterator[tuple[LogRange, LogMessage]]:
-        """The messages of ranges, each of another partition; in order within each of them.
+        """The messages of ranges of different partitions, in order within each range.
 
-        Offsets at which there is no message are left out. When it ends, all of the ranges were
-        read.
+        Offsets at which there is no message are left out. When the iterator ends, all ranges have
+        been read completely.
 
         Raises:
-            MessagesDeletedError: a range begins before what is there.
-            TransportError: not all could be read, or not in time.
+            MessagesDeletedError: a range begins before the first stored offset.
+            TransportError: a range could not be read completely, or not in time.
         """
         ...
 
@@ -802,53 +813,57 @@ class QueueLog(Protocol):
 
 @runtime_checkable
 class Pipelining(Protocol):
-    """For transports whose broker confirms one message after the other. No capability.
+    """For transports whose broker confirms each message separately. Not a capability.
 
-    Several small sends on their way at once are quicker there than one for all, whose callers
-    would wait for the last of them. ``send`` must keep the order in which it is called.
+    Several small sends in flight are faster there than one large send, whose callers would all wait
+    for the last confirmation. ``send`` must keep the order in which it is called.
     """
 
     @property
     def sends_at_once(self) -> int:
-        """How many calls of ``send`` there may be at a time."""
+        """The maximum number of concurrent calls of ``send``."""
         ...
 
     @property
     def send_size(self) -> int:
-        """How many messages one of them has at most."""
+        """The maximum number of messages of one call."""
         ...
 
 
 @runtime_checkable
 class Pausing(Protocol):
-    """For subscriptions to brokers that push: they can be told to hold nothing. No capability.
+    """For subscriptions to brokers that push: the broker can be told to stop pushing. Not a
+    capability.
 
-    What a process holds is counted as delivered when it dies, whether it was returned or not.
+    When a process dies, its pushed messages count as delivered, whether ``receive`` returned them
+    or not.
     """
 
     async def pause(self) -> None:
-        """Have nothing pushed until the next ``receive``.
+        """Stop the broker from pushing until the next ``receive``.
 
-        What was taken but not yet returned goes back to the queue, uncounted.
+        Messages that were fetched but not yet returned go back to the queue, and no delivery is
+        counted.
         """
         ...
 
 
 @runtime_checkable
 class Prefetching(Protocol):
-    """For subscriptions to brokers that push: how much they push can be changed. No capability."""
+    """For subscriptions to brokers that push: the prefetch can be changed. Not a capability."""
 
     async def set_prefetch(self, prefetch: int) -> None:
-        """Have at most ``prefetch`` unsettled deliveries pushed from now on.
+        """Limit the pushed, unsettled deliveries to ``prefetch`` from now on.
 
-        What was taken but not yet returned may go back to the queue, uncounted.
+        Messages that were fetched but not yet returned may go back to the queue, and no delivery is
+        counted.
         """
         ...
 
 
 @runtime_checkable
 class ReadingAhead(Protocol):
-    """For subscriptions that count deliveries at the cost of a round trip. No capability."""
+    """For subscriptions that count deliveries at the cost of a round trip. Not a capability."""
 
     def read_ahead(self, messages: int) -> None:
         """Allow up to ``messages`` to be counted as delivered before ``receive`` asks for them.
@@ -866,7 +881,7 @@ class Examining(Protocol):
     """For transports whose broker has settings that can lose messages. Not a capability."""
 
     async def examine(self) -> Sequence[Finding]:
-        """What ``matador doctor`` should say about the broker. Changes nothing.
+        """The findings of ``matador doctor`` about the broker. Changes nothing.
 
         Raises:
             NotConnectedError: not connected.
@@ -876,29 +891,30 @@ class Examining(Protocol):
 
 @runtime_checkable
 class LocalStorage(Protocol):
-    """For transports that store messages on this machine, where ``connect`` would make the place.
+    """For transports that store messages on this machine, where ``connect`` creates the storage.
 
-    Both work without a connection and make nothing. Not a capability.
+    Both methods work without a connection and create nothing. Not a capability.
     """
 
     @property
     def missing_storage(self) -> str | None:
-        """What ``connect`` would make because it is not there yet; None: it is there."""
+        """The storage that ``connect`` would create; None if it exists."""
         ...
 
     def examine_storage(self) -> Sequence[Finding]:
-        """What ``matador doctor`` should say about it before connecting. May block."""
+        """The findings of ``matador doctor`` about the storage, before connecting. May block."""
         ...
 
 
 @runtime_checkable
 class Checking(Protocol):
-    """For transports whose queues may be there in another shape than described. No capability."""
+    """For transports whose queues may exist with other settings than the topology's. Not a
+    capability."""
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """In what the queues that are there differ from the topology. Makes and changes nothing.
+        """How the existing queues differ from the topology. Creates and changes nothing.
 
-        Queues that are missing are not noted.
+        Missing queues are not reported.
 
         Raises:
             NotConnectedError: not connected.

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol, runtime_checkable
 
-# Of our own: seeding the shared generator must not make ids repeat, and neither must a fork.
+# A separate generator: ids must not repeat when a program seeds the shared one, or forks.
 _random = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
 _VERSION_4 = 4 << 76 | 2 << 62
@@ -19,7 +19,7 @@ _RANDOM_BITS = (1 << 128) - 1 ^ (15 << 76 | 3 << 62)
 
 
 class Clock(Protocol):
-    """Where time and new ids come from."""
+    """The source of time and new ids."""
 
     def time(self) -> float:
         """Seconds since 1970. May jump when the machine's clock is set."""
@@ -39,16 +39,16 @@ class Clock(Protocol):
 
 
 class Alarm(Protocol):
-    """A call that is to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Do not make the call. Harmless when it was made already."""
+        """Cancel the call. Does nothing if it was already made."""
         ...
 
 
 @runtime_checkable
 class Alarms(Clock, Protocol):
-    """A clock that can also call back; one that tests move does so as it passes the time."""
+    """A clock that can also schedule calls; a test clock makes them when a test advances it."""
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Alarm:
         """Call ``callback`` from the running loop in ``delay`` seconds, perhaps a little late."""
@@ -60,13 +60,13 @@ class SystemClock:
 
     __slots__ = ()
 
-    # Asked several times for each message: without a function of Python's in between.
+    # Called several times per message, so there is no Python function in between.
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
     now = staticmethod(partial(datetime.now, UTC))
 
     def new_id(self) -> str:
-        """See ``Clock``. A UUID of version 4, made in a third of the time ``uuid4`` takes."""
+        """A UUID of version 4, made in a third of the time ``uuid4`` takes."""
         digits = (_random.getrandbits(128) & _RANDOM_BITS | _VERSION_4).to_bytes(16, "big").hex()
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -75,7 +75,7 @@ class SystemClock:
 
 
 async def sleep(clock: Clock, delay: float) -> None:
-    """Wait as a clock counts: one that tests move says when the time has passed."""
+    """Sleep by the time of ``clock``; a test clock decides when the time has passed."""
     if not isinstance(clock, Alarms):
         await asyncio.sleep(delay)
         return

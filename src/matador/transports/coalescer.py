@@ -1,4 +1,4 @@
-"""Makes batches of calls that arrive together, while each caller awaits its own outcome."""
+"""Batches calls that arrive together, while each caller awaits its own outcome."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ Outcome = TypeVar("Outcome")
 
 
 class Coalescer(Generic[Item, Outcome]):
-    """Collects items and flushes them in one call, and again as soon as the last flush is done.
+    """Collects items and flushes them in one call, then flushes the next batch as soon as that call
+    ends.
 
-    So a single item only waits for the next turn of the loop, and the slower the broker, the larger
-    the batches. Items stay in order. Nothing is dropped: if a caller is cancelled, its items stay
-    in the batch.
+    A single item only waits for the next iteration of the event loop; the slower the broker, the
+    larger the batches. Items stay in order. Nothing is dropped: if a caller is canceled, its items
+    stay in the batch.
 
     Args:
         flush: stores a batch and returns the outcomes, in order.
         max_batch: the largest number of items per call.
-        at_once: how many calls may run at a time, started in order. The callers of one do not wait
-            for those of another.
+        at_once: the maximum number of concurrent calls, started in order. Their callers do not wait
+            for each other.
 
     Example:
         >>> sends = Coalescer(transport.send, max_batch=1000)
@@ -60,7 +61,7 @@ class Coalescer(Generic[Item, Outcome]):
 
     @property
     def pending(self) -> int:
-        """How many items are not in a flush yet."""
+        """The number of items that are not in a flush yet."""
         return len(self._pending)
 
     def submit(self, item: Item) -> asyncio.Future[Outcome]:
@@ -84,10 +85,10 @@ class Coalescer(Generic[Item, Outcome]):
         await self._idle.wait()
 
     def give_up(self, unsent: Outcome, unknown: Outcome) -> list[Item]:
-        """Let nobody wait any more; returns the items that had no outcome.
+        """Resolve all pending futures; return the items that had no outcome.
 
-        The outcome of items that are not in a flush yet is ``unsent``: they are dropped. That of
-        items in a flush that runs is ``unknown``: it goes on.
+        Items that are not in a flush yet are dropped with the outcome ``unsent``. Items in a
+        running flush get the outcome ``unknown``; the flush continues.
         """
         pending, self._pending = self._pending, []
         left: list[Item] = []
@@ -102,7 +103,7 @@ class Coalescer(Generic[Item, Outcome]):
         return left
 
     def _start(self) -> None:
-        """Flush at the next turn of the loop what has been submitted until then."""
+        """Schedule a flush for the next iteration of the event loop."""
         self._loop = asyncio.get_running_loop()  # asking for each item costs a system call
         self._starting = True
         self._idle.clear()

@@ -1,7 +1,7 @@
-"""Keeps passwords out of what people read: errors, logs, reprs, the output of commands.
+"""Keeps passwords out of errors, logs, reprs and the output of commands.
 
 ``split_url`` splits an address so that everything outside its credentials may be shown.
-``without_secrets`` masks the passwords in a text that somebody else wrote.
+``without_secrets`` masks the passwords in a text from another source.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def is_scheme(text: str) -> bool:
 def split_url(url: str) -> SplitResult:
     """Split an address. Everything outside ``username`` and ``password`` may be shown.
 
-    An address in which the password cannot be told from the rest is refused. Otherwise a part of it
-    could be read as a host, a path or an option, and appear in an error.
+    An address in which the password cannot be told from the rest is refused. Otherwise a part of
+    the password could be read as a host, a path or an option, and appear in an error.
 
     Raises:
         ConfigurationError: the address is malformed. No part of it is repeated.
@@ -86,7 +86,7 @@ def _is_host(text: str) -> bool:
 def without_secrets(text: str) -> str:
     """Mask the passwords in a text: those of addresses, and ``password=…``.
 
-    For texts that others wrote. It masks too much rather than too little: an unencoded ``/``,
+    For texts from other sources. It masks too much rather than too little: an unencoded ``/``,
     ``?``, ``#``, ``@``, ``:`` or ``[`` does not end a password.
 
     Example:

@@ -1,4 +1,4 @@
-"""An ordered group of transports: one of them sends, the others take over if it fails."""
+"""An ordered group of transports. One of them sends; the others take over if it fails."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class MultiTransport(BaseTransport):
 
     A message goes to the transport that ``choose`` names (the first, if it returns None or an
     unknown name, or raises). If that fails and ``fallback`` is on, the next connected transport
-    gets the message, and the hooks are told. A transport that is down is skipped without waiting,
-    and is connected again in the background.
+    gets the message, and the hooks are notified. A disconnected transport is skipped without
+    waiting, and is reconnected in the background.
 
     A transport that delivers only within this process (``MemoryTransport``) takes over only for the
     queues that this process consumes through the group, and not for stubs. Other messages would
@@ -84,9 +84,8 @@ class MultiTransport(BaseTransport):
     only sends falls back to transports that other processes can reach, and to no others.
 
     The group can send what its first transport can send. It can browse, count, pause and purge
-    queues if all of its transports can. What is counted or shown is that of all transports that are
-    connected, those of the first one first. A queue is paused or purged on all of them, or not at
-    all.
+    queues if all of its transports can. Counting and browsing include all connected transports, in
+    the order of the group. A queue is paused or purged on all transports, or not at all.
 
     Example:
         >>> group = MultiTransport([SqliteTransport("shop.db"), MemoryTransport()])
@@ -128,9 +127,10 @@ class MultiTransport(BaseTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the first transport, but the shortest lease and only what all of them carry.
+        """The capabilities of the first transport, with the shortest lease and the properties that
+        all transports carry.
 
-        What tools do with queues, all of them must be able to do.
+        Abilities for tools, such as browsing, require all transports.
         """
         every = [transport.capabilities for transport in self._transports]
         leases = [one.lease for one in every if one.lease]
@@ -148,7 +148,7 @@ class MultiTransport(BaseTransport):
         )
 
     def observe(self, observer: TransportObserver) -> Callable[[], None]:
-        """See ``Transport``. Reports the states of the transports, by their names."""
+        """Reports the states of the transports, by their names."""
         ends = contextlib.ExitStack()
         for one in (super().observe, *(transport.observe for transport in self._transports)):
             ends.callback(one(observer))
@@ -157,7 +157,7 @@ class MultiTransport(BaseTransport):
     # -- connection -------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Connect all at once; those that fail are tried again in the background.
+        """Connect all transports concurrently; retry failed ones in the background.
 
         Raises:
             ConnectionFailedError: none could connect.
@@ -216,7 +216,7 @@ class MultiTransport(BaseTransport):
     # -- topology ---------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Applies to transports that are down as soon as they are connected."""
+        """Applies to transports that are down as soon as they are connected."""
         self._require_connected()
         self._topology = topology
         notes = ignored_exchanges(topology) + [
@@ -269,8 +269,11 @@ class MultiTransport(BaseTransport):
     def _refusals(
         self, transport: Transport, messages: Sequence[Message]
     ) -> dict[int, MatadorError]:
-        """Why messages are not given to a transport: one that delivers only within this process
-        takes what this process consumes and can run. Else it would keep them until it ends."""
+        """The reasons why messages must not go to a transport.
+
+        A transport that delivers only within this process takes only messages that this process
+        consumes and can run. It would keep others until the process ends.
+        """
         if not transport.capabilities.in_process or self.capabilities.in_process:
             return {}
         consumed = {one.queue for one in self._subscriptions if one.receives_from(transport)}
@@ -306,7 +309,7 @@ class MultiTransport(BaseTransport):
     # -- receiving --------------------------------------------------------------------------------
 
     async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
-        """See ``Transport``. Receives from every transport of the group."""
+        """Receives from every transport of the group."""
         self._require_connected()
         subscription = _MultiSubscription(queue, prefetch, self._subscriptions.discard)
         try:
@@ -325,7 +328,7 @@ class MultiTransport(BaseTransport):
         return sum(one.left(queue) for one in self._transports if isinstance(one, Ending))
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. Each is settled by the transport that delivered it."""
+        """Each delivery is settled by the transport that delivered it."""
         self._require_connected()
         outcomes: list[MatadorError | None] = [
             None
@@ -346,7 +349,7 @@ class MultiTransport(BaseTransport):
         return outcomes
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
-        """See ``Leasing``. Deliveries of transports without leases are always kept.
+        """Deliveries of transports without leases are always kept.
 
         If a transport cannot renew now, its deliveries count as kept, so that the others do not
         lose their leases.
@@ -360,7 +363,7 @@ class MultiTransport(BaseTransport):
         kept = [True] * len(receipts)
         ours = {transport.name: transport for transport in self._transports}
         for source, chosen in _by_transport(receipts):
-            transport = ours.get(source.name)  # in a twin another one of the same name
+            transport = ours.get(source.name)  # in a twin, another transport with the same name
             if not isinstance(transport, Leasing) or transport.capabilities.lease is None:
                 continue
             try:
@@ -376,18 +379,16 @@ class MultiTransport(BaseTransport):
 
     @property
     def browses_dead_letters(self) -> bool:
-        """See ``BrowsingDeadLetters``."""
         return all(map(browses_dead_letters, self._transports))
 
     @property
     def browses_by_taking(self) -> bool:
-        """See ``BrowsingByTaking``."""
         return any(map(browses_by_taking, self._transports))
 
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``. The messages of one transport after those of the other."""
+        """Yields the messages of one transport after those of another."""
         self._require(self.browses_dead_letters, "browsing")
         start, position = (0, None) if after is None else self._place(after)
         known = False
@@ -410,7 +411,6 @@ class MultiTransport(BaseTransport):
             raise queue_not_found(queue, self.name)
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        """See ``Browsing``."""
         self._require(self.browses_dead_letters, "taking messages")
         taken: list[Delivery | None] = [None] * len(positions)
         chosen: dict[int, list[tuple[int, str]]] = {}
@@ -429,14 +429,13 @@ class MultiTransport(BaseTransport):
         return taken
 
     def _place(self, position: str) -> tuple[int, str]:
-        """A transport of the group, by its number, and a position there."""
+        """The index of a transport in the group, and a position there."""
         number, _, rest = position.partition(":")
         if not number.isdecimal() or int(number) >= len(self._transports):
             raise ConfigurationError(f"{position!r} is not a position; use StoredMessage.position")
         return int(number), rest
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``."""
         self._require(self.capabilities.depth, "counting messages")
         found: list[QueueDepth] = []
         for transport in self._connected():
@@ -452,22 +451,19 @@ class MultiTransport(BaseTransport):
         )
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``."""
         self._require(self.capabilities.purge, "purging")
         return sum(await self._on_all(queue, lambda one: cast("Purging", one).purge(queue)))
 
     async def pause_queue(self, queue: str) -> None:
-        """See ``QueuePausing``."""
         self._require(self.capabilities.pause, "pausing queues")
         await self._on_all(queue, lambda one: cast("QueuePausing", one).pause_queue(queue))
 
     async def resume_queue(self, queue: str) -> None:
-        """See ``QueuePausing``."""
         self._require(self.capabilities.pause, "pausing queues")
         await self._on_all(queue, lambda one: cast("QueuePausing", one).resume_queue(queue))
 
     async def is_paused(self, queue: str) -> bool:
-        """See ``QueuePausing``. Whether it is paused on one of them."""
+        """Whether the queue is paused on one of the transports."""
         self._require(self.capabilities.pause, "pausing queues")
         return any(
             await self._on_all(queue, lambda one: cast("QueuePausing", one).is_paused(queue))
@@ -476,11 +472,11 @@ class MultiTransport(BaseTransport):
     async def _on_all(
         self, queue: str, call: Callable[[Transport], Awaitable[Answer]]
     ) -> Sequence[Answer]:
-        """Ask every transport that has a queue.
+        """Call every transport that has the queue.
 
         Raises:
-            NotConnectedError: one of them is not connected; none was asked.
-            QueueNotFoundError: none has it.
+            NotConnectedError: one of them is not connected; none was called.
+            QueueNotFoundError: no transport has the queue.
         """
         for transport in self._transports:
             if transport.state.status != "connected":
@@ -494,7 +490,6 @@ class MultiTransport(BaseTransport):
         return answers
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Checking``."""
         self._require_connected()
         return [
             replace(note, text=f"{transport.name}: {note.text}")
@@ -504,7 +499,7 @@ class MultiTransport(BaseTransport):
         ]
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``. Says which transports are not connected."""
+        """Reports which transports are not connected."""
         self._require_connected()
         findings: list[Finding] = []
         for transport in self._transports:
@@ -517,12 +512,10 @@ class MultiTransport(BaseTransport):
 
     @property
     def missing_storage(self) -> str | None:
-        """See ``LocalStorage``."""
         stored = (one.missing_storage for one in self._transports if isinstance(one, LocalStorage))
         return next((missing for missing in stored if missing is not None), None)
 
     def examine_storage(self) -> Sequence[Finding]:
-        """See ``LocalStorage``."""
         return [
             finding
             for transport in self._transports
@@ -531,14 +524,14 @@ class MultiTransport(BaseTransport):
         ]
 
     def twin(self) -> MultiTransport | None:
-        """See ``Twinning``. Leaves out transports that have no twin."""
+        """Leaves out transports that have no twin."""
         twins = [one.twin() for one in self._transports if isinstance(one, Twinning)]
         found = [one for one in twins if one is not None]
         return MultiTransport(found, reconnect_every=self._every) if found else None
 
 
 class _From(msgspec.Struct, frozen=True):
-    """The handle of a receipt: who delivered it, and the transport's own receipt."""
+    """The handle of a receipt: the delivering transport, and its own receipt."""
 
     transport: Transport
     receipt: Receipt
@@ -547,7 +540,7 @@ class _From(msgspec.Struct, frozen=True):
 def _by_transport(
     receipts: Sequence[Receipt],
 ) -> Iterable[tuple[Transport, list[tuple[int, Receipt]]]]:
-    """The transports that delivered these, each with the places and its own receipts."""
+    """The transports of these receipts, each with the indexes and its own receipts."""
     groups: dict[str, tuple[Transport, list[tuple[int, Receipt]]]] = {}
     for i, receipt in enumerate(receipts):
         source = receipt.handle
@@ -575,7 +568,7 @@ def _named(transport: Transport, findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _from(transport: Transport, delivery: Delivery) -> Delivery:
-    """The same with a receipt that says who delivered it."""
+    """The delivery with a receipt that names its transport."""
     handle = _From(transport, delivery.receipt)
     receipt = msgspec.structs.replace(delivery.receipt, handle=handle)
     return msgspec.structs.replace(delivery, receipt=receipt)
@@ -590,7 +583,7 @@ async def _give_back(deliveries: Sequence[Delivery]) -> None:
 
 
 class _MultiSubscription(BaseSubscription):
-    """Receives from several subscriptions; a call returns what arrives first."""
+    """Receives from several subscriptions. A call returns the messages that arrive first."""
 
     def __init__(
         self, queue: str, prefetch: int, forget: Callable[[_MultiSubscription], None]
@@ -600,18 +593,18 @@ class _MultiSubscription(BaseSubscription):
         self._forget = forget
         self._inner: list[tuple[Transport, Subscription]] = []
         self._ready: list[Delivery] = []
-        self._failing: dict[str, tuple[Backoff, float]] = {}  # until when not to try it again
+        self._failing: dict[str, tuple[Backoff, float]] = {}  # when to retry
         self._changed = Wakeup()
 
     async def add(self, transport: Transport) -> None:
-        """Receive from another transport, too."""
+        """Also receive from this transport."""
         self._inner = [pair for pair in self._inner if pair[0] is not transport]
         inner = await transport.subscribe(self.queue, prefetch=self._prefetch)
         self._inner.append((transport, inner))
         self._changed.wake()
 
     def receives_from(self, transport: Transport) -> bool:
-        """Does it receive from this transport now?"""
+        """Whether it receives from this transport now."""
         return any(one is transport and inner.active for one, inner in self._inner)
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
@@ -624,7 +617,7 @@ class _MultiSubscription(BaseSubscription):
         return ()
 
     async def _gather(self, limit: int) -> None:
-        """Wait for the first that has messages. Cancelling the others loses nothing."""
+        """Wait for the first subscription that has messages. Canceling the others loses nothing."""
         self._changed.clear()
         calls = [
             asyncio.create_task(self._receive_from(transport, inner, limit))
@@ -652,7 +645,8 @@ class _MultiSubscription(BaseSubscription):
         except Exception:
             self._failing[transport.name] = (backoff, loop.time() + backoff.next())
             raise
-        # At once, so that what was taken is returned or given back even if the caller is cancelled.
+        # Without awaiting, so that messages that were taken are returned or given back even if the
+        # caller is canceled.
         self._ready += [_from(transport, delivery) for delivery in deliveries]
         self._failing.pop(transport.name, None)
 

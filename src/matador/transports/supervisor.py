@@ -1,7 +1,7 @@
 """Keeps one broker connection alive: connects, waits until it is lost, backs off, restores it.
 
-A transport passes three functions and is told every state. How to talk to the broker is up to the
-transport. Time and randomness are passed in.
+A transport passes three functions, which implement the protocol of the broker, and is notified of
+every state. Time and randomness are passed in.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 class ConnectionSupervisor(Generic[Connection]):
     """Keeps one connection alive until it is stopped.
 
-    The states that ``on_state`` is told, each once and in order::
+    The states passed to ``on_state``, each once and in order::
 
         start():  connecting → connected | failed (and ConnectionFailedError)
         lost:     reconnecting(attempt 1, 2 …) → connected | failed after max_attempts
         stop():   disconnected
 
-    One task does all of it, so attempts never overlap. There is a wait before every attempt to
-    reconnect, the first included, so that workers that lost the broker together do not return
-    together. Attempts are counted from 1 after every connection. ``start`` may be called again
-    after ``stop`` and after a failure.
+    A single task makes all attempts, so they never overlap. There is a delay before every attempt
+    to reconnect, including the first, so that workers that lost the broker together do not
+    reconnect together. Attempts are counted from 1 after every connection. ``start`` may be called
+    again after ``stop`` and after a failure.
 
     Args:
         connect: connects, or raises.
-        wait_lost: returns or raises the reason when the connection is lost. Cancelled by ``stop``.
+        wait_lost: returns or raises the reason when the connection is lost. Canceled by ``stop``.
         restore: restores topology and subscriptions on a new connection before it counts as
             connected. If it raises, the attempt has failed; it must close the connection.
-        backoff: the waits between attempts, and how many there are.
+        backoff: the delays between attempts, and their maximum number.
         on_state: called with every new state; must return quickly.
         sleep, random: time and randomness.
 
@@ -92,10 +92,10 @@ class ConnectionSupervisor(Generic[Connection]):
     async def start(self) -> None:
         """Connect, and keep the connection alive from then on. Idempotent.
 
-        One attempt: whoever starts an application wants to know at once.
+        Makes a single attempt, so that the caller learns about a failure at once.
 
         Raises:
-            ConnectionFailedError: the attempt failed; there is no other in the background.
+            ConnectionFailedError: the attempt failed; no further attempt is made in the background.
         """
         if self._task is None or self._task.done():
             self._started = asyncio.get_running_loop().create_future()
@@ -112,8 +112,8 @@ class ConnectionSupervisor(Generic[Connection]):
         """Wait for the connection.
 
         Raises:
-            NotConnectedError: there will be none: stopped, or given up.
-            TimeoutError: there was none in time.
+            NotConnectedError: there will be no connection: stopped, or out of attempts.
+            TimeoutError: the timeout expired.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -148,7 +148,7 @@ class ConnectionSupervisor(Generic[Connection]):
                 reason = await self._wait_lost(connection)
             except (Exception, asyncio.CancelledError) as error:
                 # A client library may cancel its own futures. If that ended this task, the
-                # transport would be "connected" forever and nobody would notice that it is not.
+                # transport would be "connected" forever although its connection is lost.
                 if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                     if not started.done():
                         started.set_exception(NotConnectedError("stopped while connecting"))
@@ -175,7 +175,8 @@ class ConnectionSupervisor(Generic[Connection]):
 
 
 def _heard(started: asyncio.Future[None]) -> None:
-    """Retrieve the failure: nobody else does if the caller of ``start`` was cancelled."""
+    """Retrieve the exception, which asyncio would otherwise log if the caller of ``start`` was
+    canceled."""
     if not started.cancelled():
         started.exception()
 

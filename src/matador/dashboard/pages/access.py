@@ -32,7 +32,7 @@ def _form(request: Request, status: int, problem: str | None) -> Response:
 
 
 async def login(request: Request) -> Response:
-    """Begins a session for whoever has a token."""
+    """Begins a session for a user with a token."""
     desk, form = desk_of(request), form_of(request)
     address = request.client.host if request.client is not None else "unknown"
     if desk.sessions.is_blocked(address):

@@ -18,10 +18,10 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from matador.dashboard.desk import Desk, desk_of, who
+from matador.dashboard.desk import Desk, desk_of, user_of
 from matador.dashboard.guard import field, form_of, read_number
-from matador.dashboard.letter_index import BATCH, Entry, IndexFilter
-from matador.dashboard.moves import Move
+from matador.dashboard.letter_index import BATCH, IndexedLetter, IndexFilter
+from matador.dashboard.moves import BulkMove
 from matador.dashboard.pages.errors import not_found, said
 from matador.dashboard.render import plural
 from matador.dashboard.sources import WatchedQueue
@@ -51,7 +51,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a page of dead letters is asked for: what the index knows, and payload fields."""
+    """The search of a page of dead letters: criteria of the index, and payload fields."""
 
     chosen: IndexFilter
     fields: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Search:
 
     @property
     def is_empty(self) -> bool:
-        """Does it select everything?"""
+        """Whether it selects everything."""
         return self == Search(IndexFilter())
 
     def __str__(self) -> str:
@@ -100,9 +100,9 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Letters that were found by reading payloads, and where to go on."""
+    """Letters that were found by reading payloads, and the position to continue from."""
 
-    entries: list[Entry]
+    entries: list[IndexedLetter]
     looked_at: int
     more: str | None
     doubts: list[str]
@@ -155,7 +155,7 @@ async def _exported(desk: Desk, chosen: IndexFilter, *, csv: bool) -> AsyncGener
 
 
 def _csv_line(values: Iterable[Any]) -> bytes:
-    """A row. What a spreadsheet would take for a formula gets an apostrophe: others wrote it."""
+    """A row. A foreign value that a spreadsheet would treat as a formula gets an apostrophe."""
     cells = ("" if one is None else str(one) for one in values)
     line = io.StringIO()
     writer(line).writerow(f"'{one}" if one.startswith(_FORMULA) else one for one in cells)
@@ -177,7 +177,7 @@ async def _read_by_taking(desk: Desk, *, always: bool) -> None:
 async def letters_values(
     desk: Desk, search: Search, before: int | None, scan: Scan | None
 ) -> dict[str, Any]:
-    """What the page of dead letters shows."""
+    """The values of the page of dead letters."""
     index = desk.index
 
     def look() -> dict[str, Any]:
@@ -218,7 +218,7 @@ async def letters_values(
 
 
 async def _scan(desk: Desk, search: Search, start: str | None) -> Scan:
-    """Read payloads for a moment, from a position on, until a page of matches is found."""
+    """Read payloads from a position on, for a limited time, until a page of matches is found."""
     filters = search.filters()
     found: list[tuple[WatchedQueue, Letter]] = []
     looked_at = 0
@@ -234,7 +234,7 @@ async def _scan(desk: Desk, search: Search, start: str | None) -> Scan:
         if at < begin:
             continue
         position = (after or None) if at == begin else None
-        with contextlib.suppress(QueueNotFoundError):  # it was never made, so it has none
+        with contextlib.suppress(QueueNotFoundError):  # it was never created, so it has none
             async for letter in queue.source.letters.browse_queue(
                 queue.queue, kind, after=position
             ):
@@ -336,7 +336,7 @@ async def edited(request: Request) -> Response:
     return said(request, done, link="/dead-letters", label="Back to the dead letters")
 
 
-async def _one(desk: Desk, number: str) -> tuple[Entry | None, Letter | None]:
+async def _one(desk: Desk, number: str) -> tuple[IndexedLetter | None, Letter | None]:
     wanted = read_number(number)
     found = [] if wanted is None else desk.index.entries([wanted])
     if not found:
@@ -345,7 +345,7 @@ async def _one(desk: Desk, number: str) -> tuple[Entry | None, Letter | None]:
 
 
 def _changes(before: Any, after: Any) -> dict[str, Any]:
-    """The fields that differ, with both values; None where there is none."""
+    """The fields that differ, with both values; None for a missing one."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return {"payload": [before, after]}
     both = cast("dict[str, Any]", {**before, **after})
@@ -371,14 +371,15 @@ async def begin_move(request: Request) -> Response:
             search = Search.of(lambda name: field(form, name), desk)
         except ConfigurationError as error:
             return said(request, str(error), HTTPStatus.BAD_REQUEST)
-        # The cause in words: after a purge nobody could find out what the group was.
+        # The cause as text, because a purge removes all other data about the group.
         cause = await asyncio.to_thread(desk.index.cause, search.chosen.signature)
         what = "all dead letters" if search.is_empty else f"dead letters {search}"
         what += f": {cause}" if cause else ""
 
         async def choose(found: Callable[[int], None]) -> list[int]:
             if not search.fields:
-                # What cannot be decoded would come back at once, so it must be chosen itself.
+                # Letters that cannot be decoded would fail again at once, so they must be selected
+                # explicitly.
                 only = verb == "redrive" and not search.chosen.signature
                 chosen = search.chosen
                 return await asyncio.to_thread(desk.index.numbers, chosen, decodable=only)
@@ -410,7 +411,7 @@ async def _scan_all(desk: Desk, search: Search, found: Callable[[int], None]) ->
 
 
 async def show_move(request: Request) -> Response:
-    """How far a move has come."""
+    """The progress of a move."""
     desk = desk_of(request)
     move = desk.moves.find(request.path_params["id"])
     if move is None:
@@ -419,15 +420,15 @@ async def show_move(request: Request) -> Response:
 
 
 async def confirm_move(request: Request) -> Response:
-    """Carry a move out."""
+    """Start a move."""
     desk, form = desk_of(request), form_of(request)
     move = desk.moves.find(request.path_params["id"])
     if move is None:
         return not_found(request, "There is no such move any more.")
     if move.verb == "purge" and field(form, "sure") != "purge":
         return said(request, "Type the word purge to confirm.", HTTPStatus.BAD_REQUEST)
-    if not desk.moves.confirm(move, who(request)):
-        return said(request, "This was confirmed or cancelled before.", HTTPStatus.CONFLICT)
+    if not desk.moves.confirm(move, user_of(request)):
+        return said(request, "This was confirmed or canceled before.", HTTPStatus.CONFLICT)
     return RedirectResponse(f"/moves/{move.id}", HTTPStatus.SEE_OTHER)
 
 
@@ -443,8 +444,8 @@ async def cancel_move(request: Request) -> Response:
 
 
 async def move_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the live part of a move shows."""
-    move: Move | None = desk.moves.find(params.get("id", ""))
+    """The values of the live part of a move."""
+    move: BulkMove | None = desk.moves.find(params.get("id", ""))
     if move is None:
         raise MatadorError("there is no such move")
     return {"move": move}

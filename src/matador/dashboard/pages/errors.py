@@ -1,4 +1,4 @@
-"""Short answers: something is not there, was refused, went wrong, or must be confirmed."""
+"""Short pages: not found, refused, failed, or to be confirmed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def said(
     link: str = "/",
     label: str = "Back to the overview",
 ) -> Response:
-    """A page with one sentence, and a way on."""
+    """A page with one sentence and a link."""
     values = {"text": text, "link": link, "label": label}
     return desk_of(request).renderer.page(request, "said.html", status, **values)
 
@@ -32,25 +32,25 @@ def confirmed(
     fields: Sequence[tuple[str, str]],
     back: str,
 ) -> Response:
-    """A page that asks before something is done: ``action`` gets the fields, and ``sure``."""
+    """A page that asks for confirmation: ``action`` gets the fields, and ``sure``."""
     values = {"heading": title, "text": text, "action": action, "fields": fields, "back": back}
     return desk_of(request).renderer.page(request, "confirm.html", **values)
 
 
 def not_found(request: Request, text: str = "There is no such page.") -> Response:
-    """A page that says that something is not there."""
+    """The page for something that does not exist."""
     return said(request, text, HTTPStatus.NOT_FOUND)
 
 
 async def on_not_found(request: Request, error: Exception) -> Response:
-    """There is no such address."""
+    """Handle an unknown path."""
     if request.scope.get("state", {}).get("session") is None:
         return PlainTextResponse("There is no such page.\n", HTTPStatus.NOT_FOUND)
     return not_found(request)
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """The broker, the history or the audit log failed."""
+    """Handle a failure of the broker, the history or the audit log."""
     text = str(error) if isinstance(error, MatadorError) else "This took too long."
     if request.scope.get("state", {}).get("session") is None:
         return PlainTextResponse("This failed.\n", HTTPStatus.SERVICE_UNAVAILABLE)

@@ -28,7 +28,7 @@ PAGE = 50
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A job queue, or why it cannot be shown."""
+    """A job queue, or the reason why it cannot be shown."""
 
     queue: Queue
     name: str
@@ -46,7 +46,7 @@ async def jobs(request: Request) -> Response:
 
 
 async def jobs_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the page of job queues shows."""
+    """The values of the page of job queues."""
     names = [one.name for one in desk.sources.queues if one.source.jobs is not None]
     views = await asyncio.gather(*(_view(desk, name) for name in names))
     return {"views": views, "statuses": JOB_STATUSES}

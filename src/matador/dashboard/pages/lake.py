@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from matador.dashboard.desk import Desk, desk_of, who
+from matador.dashboard.desk import Desk, desk_of, user_of
 from matador.dashboard.guard import field, form_of, session_of
 from matador.dashboard.pages.errors import not_found, said
 from matador.errors import MatadorError
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 _CHOICE = ("event", "subscriber", "where", "since", "until")
 _LONGEST_QUERY = 10_000
-_LEFT = 499  # what servers log for a client that went before it had its answer
+_LEFT = 499  # the status that servers log for a client that disconnected early
 _EXAMPLE = "SELECT event_key, subscriber, outcome, count(*) AS n FROM deliveries GROUP BY 1, 2, 3"
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 
 
 async def lake(request: Request) -> Response:
-    """What can be done with the lake."""
+    """The page of the lake."""
     return _page(request)
 
 
@@ -45,12 +45,12 @@ def _page(request: Request, status: int = HTTPStatus.OK, **more: Any) -> Respons
 
 
 async def lake_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the live part of the page shows."""
+    """The values of the live part of the page."""
     return {"lake": desk.lake}
 
 
 async def make_report(request: Request) -> Response:
-    """Begin to make a report."""
+    """Start to make a report."""
     desk = desk_of(request)
     if desk.lake is None:
         return not_found(request)
@@ -60,7 +60,7 @@ async def make_report(request: Request) -> Response:
 
 
 async def report(request: Request) -> Response:
-    """The report, as the page that it is."""
+    """The report page."""
     desk = desk_of(request)
     if desk.lake is None or desk.lake.report is None:
         return not_found(request, "No report was made yet.")
@@ -92,7 +92,7 @@ async def query(request: Request) -> Response:
 
 
 async def _unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """What comes of the work; None if the browser goes before, which cancels the work."""
+    """The result of the work; None if the browser disconnects, which cancels the work."""
 
     async def left() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -124,7 +124,7 @@ async def begin_replay(request: Request) -> Response:
 
 
 async def show_replay(request: Request) -> Response:
-    """How far a replay has come."""
+    """The progress of a replay."""
     desk = desk_of(request)
     found = None if desk.lake is None else desk.lake.find(request.path_params["id"])
     if found is None:
@@ -133,12 +133,12 @@ async def show_replay(request: Request) -> Response:
 
 
 async def confirm_replay(request: Request) -> Response:
-    """Carry a replay out."""
+    """Start a replay."""
     desk = desk_of(request)
     found = None if desk.lake is None else desk.lake.find(request.path_params["id"])
     if desk.lake is None or found is None:
         return not_found(request, "There is no such replay any more.")
-    if not desk.lake.confirm(found, who(request)):
+    if not desk.lake.confirm(found, user_of(request)):
         text = (
             "This is not waiting to be confirmed: it was sent before, is being counted, or failed."
         )
@@ -147,7 +147,7 @@ async def confirm_replay(request: Request) -> Response:
 
 
 async def replay_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the live part of a replay shows."""
+    """The values of the live part of a replay."""
     found = None if desk.lake is None else desk.lake.find(params.get("id", ""))
     if found is None:
         raise MatadorError("there is no such replay")

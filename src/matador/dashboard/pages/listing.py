@@ -16,7 +16,7 @@ PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """The rows of a list that were asked for. ``params``: what the address says."""
+    """The requested rows of a list. ``params``: the query parameters."""
 
     params: dict[str, str]
     sorts: tuple[str, ...]
@@ -32,7 +32,7 @@ class Listing(Generic[T]):
 
     @property
     def here(self) -> str:
-        """The same, with the place in the list."""
+        """The same, with the position in the list."""
         return query({**self.params, "from": str(self.start)})
 
 
@@ -42,7 +42,7 @@ def listing(
     text: Callable[[T], str],
     sorts: Mapping[str, Callable[[T], Any]],
 ) -> Listing[T]:
-    """Rows whose text contains what was searched for, in the order that was chosen.
+    """The rows whose text contains the search term, in the chosen order.
 
     The first of ``sorts`` is the order of the rows themselves; the others put the largest first.
     """

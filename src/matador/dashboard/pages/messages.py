@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from matador.dashboard.desk import Desk, desk_of, within
 from matador.dashboard.guard import read_number
-from matador.dashboard.letter_index import Entry
+from matador.dashboard.letter_index import IndexedLetter
 from matador.dashboard.pages.errors import not_found
 from matador.dashboard.pages.queues import browsed, taken
 from matador.dashboard.render import query
@@ -38,7 +38,7 @@ _NO_JOURNAL = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a message: where it is, short facts, and longer parts."""
+    """The data about a message: its location, short facts, and longer parts."""
 
     id: str
     where: str
@@ -50,7 +50,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptRow:
     """One line of a message's history."""
 
     at: float
@@ -68,16 +68,16 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Found:
-    """What a search has found, and what could not be searched."""
+class MessageSearch:
+    """The results of a search, and notes about what could not be searched."""
 
     messages: list[Facts] = field(default_factory=list[Facts])
-    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    attempts: list[AttemptRow] = field(default_factory=list[AttemptRow])
     notes: list[str] = field(default_factory=list[str])
 
 
 async def messages(request: Request) -> Response:
-    """A form, and what it finds; or the latest attempts."""
+    """A search form with its results, or the latest attempts."""
     desk = desk_of(request)
     wanted = request.query_params.get("id", "").strip()
     found = await _find(desk, wanted) if wanted else await _latest(desk)
@@ -98,15 +98,15 @@ async def letter(request: Request) -> Response:
     one = await desk.index.letter(entries[0]) if entries else None
     if one is None:
         return not_found(request, "This dead letter is gone: redriven, purged, or expired.")
-    found = Found([_letter_facts(desk, one, entries[0])])
+    found = MessageSearch([_letter_facts(desk, one, entries[0])])
     await _add_attempts(desk, one.id, found)
     found.attempts = [_with_traceback(one, attempt) for attempt in found.attempts]
     values: dict[str, Any] = {"wanted": one.id, "found": found, "queues": []}
     return desk.renderer.page(request, "messages.html", HTTPStatus.OK, **values)
 
 
-async def _find(desk: Desk, wanted: str) -> Found:
-    found = Found()
+async def _find(desk: Desk, wanted: str) -> MessageSearch:
+    found = MessageSearch()
     for entry in (await asyncio.to_thread(desk.index.find, wanted))[:_MOST_SHOWN]:
         one = await desk.index.letter(entry)
         if one is not None:
@@ -132,7 +132,7 @@ async def _find(desk: Desk, wanted: str) -> Found:
     return found
 
 
-async def _look_in_queues(desk: Desk, wanted: str, found: Found) -> None:
+async def _look_in_queues(desk: Desk, wanted: str, found: MessageSearch) -> None:
     until = time.monotonic() + _LOOK_SECONDS
     looked_at = 0
     for queue in desk.sources.queues:
@@ -158,9 +158,9 @@ async def _look_in_queues(desk: Desk, wanted: str, found: Found) -> None:
             continue
 
 
-async def _latest(desk: Desk) -> Found:
-    """The latest attempts that are known, the latest first."""
-    found, journal = Found(), desk.sources.journal
+async def _latest(desk: Desk) -> MessageSearch:
+    """The latest known attempts, the latest first."""
+    found, journal = MessageSearch(), desk.sources.journal
     try:
         if journal is not None:
             records = await asyncio.to_thread(latest_records, journal.folder, _MOST_SHOWN)
@@ -175,15 +175,15 @@ async def _latest(desk: Desk) -> Found:
     return found
 
 
-async def attempts_of(desk: Desk, wanted: str) -> Found:
-    """What is known of a message's attempts."""
-    found = Found()
+async def attempts_of(desk: Desk, wanted: str) -> MessageSearch:
+    """The known attempts of a message."""
+    found = MessageSearch()
     await _add_attempts(desk, wanted, found)
     return found
 
 
-async def _add_attempts(desk: Desk, wanted: str, found: Found) -> None:
-    """Add what the journal and the history know."""
+async def _add_attempts(desk: Desk, wanted: str, found: MessageSearch) -> None:
+    """Add the attempts in the journal and the history."""
     wanted = storable_text(wanted)  # as they have recorded it
     seen: set[tuple[str, int | None, int]] = set()
     journal = desk.sources.journal
@@ -200,7 +200,9 @@ async def _add_attempts(desk: Desk, wanted: str, found: Found) -> None:
         for record in records:
             if isinstance(record, SentRecord):
                 found.attempts.append(
-                    Attempt(record.recorded_at / 1e6, record.id, "sent", "sent", record.subscriber)
+                    AttemptRow(
+                        record.recorded_at / 1e6, record.id, "sent", "sent", record.subscriber
+                    )
                 )
                 if not any(one.id == record.id for one in found.messages):
                     found.messages.append(_sent_facts(desk, record))
@@ -226,13 +228,13 @@ async def _add_attempts(desk: Desk, wanted: str, found: Found) -> None:
     found.attempts.sort(key=lambda one: one.at)
 
 
-def _with_traceback(one: Letter, attempt: Attempt) -> Attempt:
+def _with_traceback(one: Letter, attempt: AttemptRow) -> AttemptRow:
     if attempt.traceback is None and attempt.attempt == one.attempts:
         return replace(attempt, traceback=one.traceback)
     return attempt
 
 
-def _letter_facts(desk: Desk, one: Letter, entry: Entry) -> Facts:
+def _letter_facts(desk: Desk, one: Letter, entry: IndexedLetter) -> Facts:
     facts: list[tuple[str, Any]] = [
         ("died", one.stored.stored_at),
         ("reason", one.reason),
@@ -335,9 +337,9 @@ def _given(facts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 _STYLES = {"success": "good", "retry": "retry", "dead-letter": "bad", "discard": "idle"}
 
 
-def _of_delivery(record: DeliveryRecord) -> Attempt:
+def _of_delivery(record: DeliveryRecord) -> AttemptRow:
     error = ": ".join(one for one in (record.error_type, record.error or record.reason) if one)
-    return Attempt(
+    return AttemptRow(
         record.started_at / 1e6,
         record.id,
         record.outcome,
@@ -353,9 +355,9 @@ def _of_delivery(record: DeliveryRecord) -> Attempt:
     )
 
 
-def _of_failure(one: FailedAttempt) -> Attempt:
+def _of_failure(one: FailedAttempt) -> AttemptRow:
     error = ": ".join(part for part in (one.error_type, one.error) if part)
-    return Attempt(
+    return AttemptRow(
         one.started_at,
         one.id,
         one.outcome,

@@ -17,7 +17,7 @@ from matador.channels import QueueService
 from matador.dashboard.desk import Desk, desk_of
 from matador.dashboard.pages.listing import listing
 from matador.dashboard.problems import find_problems, is_alive, living_workers
-from matador.dashboard.sources import Source
+from matador.dashboard.sources import WatchedSource
 from matador.dashboard.stats import LATELY, PERIODS, Edge
 from matador.errors import HistoryError
 from matador.events.app import Matador
@@ -27,17 +27,17 @@ _DAY = 86_400.0
 
 
 async def overview(request: Request) -> Response:
-    """Is anything wrong, since when, and how much is going on."""
+    """Current problems and activity."""
     return await _live_page(request, "overview", overview_values)
 
 
 async def handlers(request: Request) -> Response:
-    """What runs for each event, job, command and message."""
+    """The handlers of each event, job, command and message."""
     return await _live_page(request, "handlers", handlers_values)
 
 
 async def workers(request: Request) -> Response:
-    """Who works, and on what."""
+    """The workers and their current messages."""
     return await _live_page(request, "workers", workers_values)
 
 
@@ -48,7 +48,7 @@ async def _live_page(request: Request, name: str, values: Any) -> Response:
 
 
 async def overview_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the overview shows."""
+    """The values of the overview."""
     period = params.get("period", "1h")
     period = period if period in PERIODS else "1h"
     stats = await desk.stats(period)
@@ -71,8 +71,8 @@ async def overview_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A handler: what it receives, how it is doing, and its dead letters."""
+class HandlerRow:
+    """A handler: its message type, its health and its dead letters."""
 
     name: str
     text: str
@@ -83,7 +83,7 @@ class Row:
 
 
 async def handlers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the page of handlers shows: a section for each event, and for each other source."""
+    """The values of the page of handlers: a section for each event, and for each other source."""
     period = params.get("period", "1h")
     period = period if period in PERIODS else "1h"
     stats = await desk.stats(period)
@@ -96,11 +96,11 @@ async def handlers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
         else:
             sections.append(_of_others(desk, source, edges, letters))
     rest = [
-        Row(name, event or "cannot be decoded", "", edge, 0, "")
+        HandlerRow(name, event or "cannot be decoded", "", edge, 0, "")
         for (event, name), edge in sorted(edges.items())
     ]
     rest += [
-        Row(
+        HandlerRow(
             name,
             event or "cannot be decoded",
             f"queue {queue}",
@@ -114,7 +114,7 @@ async def handlers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
         note = "What workers or dead letters mention, and nothing here is declared for."
         sections.append(("Others", note, rest))
 
-    def most(of: Callable[[Row], float]) -> Callable[[Section], float]:
+    def most(of: Callable[[HandlerRow], float]) -> Callable[[Section], float]:
         return lambda section: max(map(of, section[2]), default=0)
 
     chosen = listing(
@@ -131,7 +131,7 @@ async def handlers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
     return {"chosen": chosen, "stats": stats, "period": period, "periods": PERIODS}
 
 
-Section: TypeAlias = tuple[str, str, list[Row]]
+Section: TypeAlias = tuple[str, str, list[HandlerRow]]
 
 
 Edges: TypeAlias = dict[tuple[str, str], Edge]
@@ -139,15 +139,15 @@ Letters: TypeAlias = dict[tuple[str, str, str], int]
 
 
 def _of_events(
-    desk: Desk, source: Source, edges: Edges, letters: Letters
-) -> list[tuple[str, str, list[Row]]]:
-    """A section for each event. What is shown is taken out of ``edges`` and ``letters``."""
+    desk: Desk, source: WatchedSource, edges: Edges, letters: Letters
+) -> list[tuple[str, str, list[HandlerRow]]]:
+    """A section for each event. Removes its entries from ``edges`` and ``letters``."""
     app = source.service
     assert isinstance(app, Matador)
     ours = [one.name for one in desk.sources.queues if one.source is source]
-    sections: list[tuple[str, str, list[Row]]] = []
+    sections: list[tuple[str, str, list[HandlerRow]]] = []
     for event, subscribers in app.schema:
-        rows: list[Row] = []
+        rows: list[HandlerRow] = []
         for one in subscribers:
             keys = [key for key in letters if key[0] in ours and key[1:] == (event.key, one.name)]
             number = sum(letters.pop(key) for key in keys)
@@ -155,17 +155,17 @@ def _of_events(
             more = f"queue {queue} · idempotent: {one.idempotent} · {one.importance}"
             edge = edges.pop((event.key, one.name), Edge())
             link = _letters("", event.key, one.name)
-            rows.append(Row(one.name, one.description, more, edge, number, link))
+            rows.append(HandlerRow(one.name, one.description, more, edge, number, link))
         also = f" Also known as {', '.join(event.aliases)}." if event.aliases else ""
         sections.append((event.key, f"{event.description}{also}", rows))
     return sections
 
 
 def _of_others(
-    desk: Desk, source: Source, edges: Edges, letters: Letters
-) -> tuple[str, str, list[Row]]:
+    desk: Desk, source: WatchedSource, edges: Edges, letters: Letters
+) -> tuple[str, str, list[HandlerRow]]:
     """A section for a source that has no events: what it declares, and what was seen there."""
-    rows: list[Row] = []
+    rows: list[HandlerRow] = []
     for queue in [one for one in desk.sources.queues if one.source is source]:
         declared = source.handlers_of(queue.full_name)
         here = [key for key, edge in edges.items() if edge.queue == queue.full_name]
@@ -179,7 +179,9 @@ def _of_others(
             name = titles.get(title) or title.removesuffix(source.title_of(""))
             edge, function = by_title.get(title, Edge()), declared.get(name, "")
             link = _letters(queue.name, name)
-            rows.append(Row(name or "cannot be decoded", function, more, edge, counts[name], link))
+            rows.append(
+                HandlerRow(name or "cannot be decoded", function, more, edge, counts[name], link)
+            )
     where = f"{source.way}, {source.transport.name}"
     if isinstance(source.service, Subscriber):
         bound = (f"{pattern} → {route.handler}" for pattern, route in source.service.bindings)
@@ -193,7 +195,7 @@ def _letters(queue: str, name: str, receiver: str = "") -> str:
 
 
 async def workers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the page of workers shows."""
+    """The values of the page of workers."""
     now = time.time()
     problem = None
     rows: list[Any] = []
@@ -220,4 +222,4 @@ LIVE = {
     "handlers": handlers_values,
     "workers": workers_values,
 }
-"""The pages whose live part can be asked for again and again."""
+"""The pages with a live part."""

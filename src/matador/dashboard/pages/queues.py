@@ -1,4 +1,4 @@
-"""Queues: all of them, one with its messages, pausing, and cancelling what waits."""
+"""Queues: all of them, one with its messages, pausing, and canceling waiting messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_SHOWN = 50
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The first messages of a queue, or why they are not shown."""
+    """The first messages of a queue, or the reason why they are not shown."""
 
     messages: list[tuple[StoredMessage, Contents]] = field(
         default_factory=list[tuple[StoredMessage, Contents]]
@@ -51,7 +51,7 @@ async def queues(request: Request) -> Response:
 
 
 async def queues_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the page of queues shows."""
+    """The values of the page of queues."""
 
     def waiting(view: QueueView) -> int:
         depth = view.counts.depth
@@ -81,7 +81,7 @@ async def queues_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
 
 
 async def _figures(desk: Desk) -> dict[str, Any]:
-    """What workers have said lately of all queues."""
+    """The latest figures of workers about all queues."""
     stats, alive = await desk.stats("1h"), await living_workers(desk)
     return {
         "rates": {} if stats is None else stats.queues,
@@ -103,7 +103,7 @@ async def queue(request: Request) -> Response:
 
 
 async def queue_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
-    """What the live part of the page of a queue shows."""
+    """The values of the live part of the page of a queue."""
     found = desk.sources.queue(params.get("queue", ""))
     if found is None:
         raise MatadorError("there is no such queue")
@@ -168,7 +168,7 @@ async def cancel(request: Request) -> Response:
     places = [Place(full, position, id_, full) for id_, position in chosen]
     moved = await within(found.source.letters.purge(places))
     desk.monitor.look_soon()
-    text = f"{plural(moved.done, 'message')} cancelled."
+    text = f"{plural(moved.done, 'message')} canceled."
     if left := moved.gone + moved.held:
         text += f" {plural(left, 'message')} handled, or gone, in the meantime."
     text += "".join(f" {id_}: {error}." for id_, error in moved.failed)
@@ -201,7 +201,7 @@ async def _listed(queue: WatchedQueue) -> Listed:
 async def browsed(
     queue: WatchedQueue, limit: int | None = None
 ) -> AsyncIterator[tuple[StoredMessage, Contents]]:
-    """The messages of a queue, and what its way in reads of them."""
+    """The messages of a queue, with their decoded contents."""
     transport, reader = queue.source.transport, queue.source.reader
     assert isinstance(transport, Browsing)
     async for stored in transport.browse(queue.full_name, limit=limit):
@@ -209,7 +209,7 @@ async def browsed(
 
 
 def taken(transport: str) -> str:
-    """Why waiting messages of a transport are not shown."""
+    """The note that waiting messages of a transport are not shown."""
     return (
         f"{transport} shows waiting messages only by taking them for a moment, so they are not "
         f"looked at here. `matador messages` does."

@@ -12,7 +12,7 @@
     said = text;
   };
 
-  // A part that somebody works in is left alone: their focus and selection would be lost.
+  // Do not replace a part that the user works in: focus and selection would be lost.
   const isBusy = (region) => {
     const focused = document.activeElement;
     if (focused && focused !== document.body && region.contains(focused)) return true;

@@ -104,7 +104,7 @@ class History(Hooks):
             self._store.close()
 
     def get_queue_concurrency(self, queue: str) -> None:
-        """Note that a queue is consumed. Decides nothing."""
+        """Record that a queue is consumed. Does not set its concurrency."""
         self._queues.add(queue)
 
     def on_worker_enter(self, event: Received) -> int:
@@ -162,7 +162,7 @@ class History(Hooks):
         if found is None:
             if len(self._counts) >= _MOST_KEYS:
                 key = OutcomeKey(key.queue, _OTHERS, _OTHERS, key.outcome)
-            # Names come from anywhere, and what cannot be stored must not end the thread.
+            # Names are foreign data, and one that cannot be stored must not end the thread.
             names = storable_text(key.event_key), storable_text(key.subscriber)
             key = OutcomeKey(key.queue, *names, key.outcome)
             found = self._counts.setdefault((bucket, key), OutcomeTotals())
@@ -177,7 +177,7 @@ class History(Hooks):
         with self._lock:
             counts, self._counts = self._counts, {}
         failures = [self._failures.popleft() for _ in range(len(self._failures))]
-        running = list(self._running.values())  # one step: other threads do not get between
+        running = list(self._running.values())  # one step, so that other threads cannot interfere
         now = time.time()
         state = WorkerState(
             self._name,
@@ -190,13 +190,13 @@ class History(Hooks):
             len(running),
             tuple(sorted(self._queues)),
         )
-        works = bool(self._queues)  # a process that only sends is no worker
+        works = bool(self._queues)  # a process that only sends is not a worker
         try:
             self._store.record("worker", state if works else None, self._name, counts, failures)
             self._complained = False
-        except HistoryError as error:  # what was counted meanwhile is lost; messages are not
+        except HistoryError as error:  # counts are lost, messages are not
             if not self._complained:
-                log.warning("%s; the worker goes on without it", error)
+                log.warning("%s; the worker continues without it", error)
             self._complained = True
 
 

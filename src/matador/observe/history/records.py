@@ -1,4 +1,4 @@
-"""What the history keeps: counts of outcomes, failed attempts, workers, depths of queues."""
+"""The records of the history: counts of outcomes, failed attempts, workers, depths of queues."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ BUCKET: Final = 10
 """Seconds that one row of counts covers."""
 
 BOUNDS: Final = tuple(2.0**power for power in range(17))
-"""Upper bounds of running times in milliseconds: 1 ms to about a minute. The rest is above."""
+"""Upper bounds of running times in milliseconds: 1 ms to about a minute. Slower ones are above."""
 
 
 class OutcomeKey(msgspec.Struct, frozen=True, gc=False):
-    """What attempts have in common that are counted together."""
+    """The attributes shared by attempts that are counted together."""
 
     queue: str
     event_key: str
@@ -42,7 +42,7 @@ class OutcomeTotals(msgspec.Struct):
         self.buckets[bisect_left(BOUNDS, duration_ms)] += 1
 
     def include(self, other: OutcomeTotals) -> None:
-        """Count those of another one, too."""
+        """Add the counts of another bucket."""
         self.count += other.count
         self.total_ms += other.total_ms
         self.wait_ms += other.wait_ms
@@ -80,7 +80,7 @@ class RunningMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerState(msgspec.Struct, frozen=True):
-    """A worker process, as it was when it was last heard of. ``queues``: those it consumes."""
+    """The last reported state of a worker process. ``queues``: those it consumes."""
 
     name: str
     host: str
@@ -94,7 +94,7 @@ class WorkerState(msgspec.Struct, frozen=True):
 
 
 def percentile(buckets: Sequence[int], share: float) -> float | None:
-    """About how many milliseconds a share of attempts took at most; None without attempts.
+    """An estimate of a percentile in milliseconds; None without attempts.
 
     Example:
         >>> percentile([0, 0, 10, *[0] * 15], 0.5)

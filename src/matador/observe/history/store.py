@@ -1,4 +1,5 @@
-"""The SQLite file of a history. Workers add to it, the dashboard reads it; several processes may.
+"""The SQLite file of a history. Workers write it and the dashboard reads it; several processes may
+share it.
 
 All methods block and may be called by any thread. A file that cannot be written raises
 ``HistoryError``; the worker continues without it.
@@ -131,7 +132,7 @@ class HistoryStore:
             )
 
     def prune(self, now: float) -> None:
-        """Delete what is too old, or too much."""
+        """Delete rows that are too old or too many."""
         before = now - KEPT
         with self._using() as file, file:
             file.execute("DELETE FROM outcomes WHERE at < ?", (before,))
@@ -146,9 +147,9 @@ class HistoryStore:
     # -- what the dashboard reads -----------------------------------------------------------------
 
     def outcomes(self, since: float, step: int) -> list[tuple[int, OutcomeKey, OutcomeTotals]]:
-        """Counts from a time on, in steps of so many seconds.
+        """Counts since a time, in steps of ``step`` seconds.
 
-        Those that workers recorded themselves, if there are any; otherwise those of the journal.
+        Uses the counts recorded by workers if there are any, otherwise those of the journal.
         """
         with self._using() as file:
             ours = file.execute(
@@ -181,7 +182,7 @@ class HistoryStore:
         return [_failure(record) for (record,) in reversed(found)]
 
     def workers(self, since: float) -> list[WorkerState]:
-        """Workers that were heard of since then, the latest start first."""
+        """Workers that reported since a time, the latest start first."""
         with self._using() as file:
             found = file.execute(
                 "SELECT record FROM workers WHERE seen_at >= ? ORDER BY seen_at DESC LIMIT 500",
@@ -190,8 +191,7 @@ class HistoryStore:
         return sorted((_worker(one) for (one,) in found), key=lambda one: -one.started_at)
 
     def attempts_by_worker(self, since: float, source: str) -> list[tuple[str, int, int, int]]:
-        """The names of workers in a source, when each was last heard of, its attempts, and how many
-        of them failed."""
+        """The workers of a source: name, time of the last report, attempts and failed attempts."""
         with self._using() as file:
             return file.execute(
                 "SELECT worker, max(at), sum(count), "
@@ -218,7 +218,8 @@ class HistoryStore:
             return [_failure(record) for (record,) in rows]
 
     def dead_since(self, queue: str) -> float | None:
-        """Since when a queue has dead letters without a break, as far as depths were recorded."""
+        """The time since which a queue continuously has dead letters, as far as depths were
+        recorded."""
         with self._using() as file:
             row = file.execute(
                 "SELECT min(at) FROM depths WHERE queue = ?1 AND dead > 0 AND at > coalesce("
@@ -228,7 +229,7 @@ class HistoryStore:
         return row[0]
 
     def note(self, key: str) -> str | None:
-        """A note that ``record`` has left."""
+        """A note stored by ``record``."""
         with self._using() as file:
             row = file.execute("SELECT value FROM notes WHERE key = ?", (key,)).fetchone()
         return None if row is None else row[0]
@@ -259,7 +260,7 @@ class HistoryStore:
                 raise sqlite3.DatabaseError("it is another database, or of another version")
             made.execute("PRAGMA journal_mode = WAL")
             made.execute("PRAGMA synchronous = NORMAL")
-            # Several processes may open a new file at once: the first one makes the tables.
+            # Several processes may open a new file at once: the first one creates the tables.
             made.execute("BEGIN IMMEDIATE")
             (version,) = made.execute("PRAGMA user_version").fetchone()
             if not version:
@@ -274,8 +275,8 @@ class HistoryStore:
 
 
 def _is_history(file: sqlite3.Connection) -> bool:
-    """Is it a history of this version, or empty?"""
-    file.execute("BEGIN")  # both answers are about one moment
+    """Whether a file is a history of this version, or empty."""
+    file.execute("BEGIN")  # both queries see the same state
     (version,) = file.execute("PRAGMA user_version").fetchone()
     (tables,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
     file.rollback()

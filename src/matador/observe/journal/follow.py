@@ -1,4 +1,4 @@
-"""Follows a journal while others write it: the records that have appeared since the last look."""
+"""Follows a journal while other processes write it: reads the records added since the last call."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LONGEST_LINE = 64 << 20
 class JournalFollower:
     """Reads the records of a folder as they are written. Open segments are read, too.
 
-    A record that was written but not yet made durable may be seen, and be lost after a power
-    failure. Used by one thread.
+    A record that is not durable yet may be returned and then lost in a power failure. Used by one
+    thread.
 
     Args:
         folder: of the journal. It need not exist yet.
@@ -45,7 +45,7 @@ class JournalFollower:
     def read(self) -> list[Record]:
         """The records that are new, in the order in which they were recorded.
 
-        Lines that are no records are counted in ``unreadable`` and left out.
+        Lines that are not records are counted in ``unreadable`` and left out.
         """
         found: list[Record] = []
         present: dict[str, int] = {}
@@ -61,13 +61,13 @@ class JournalFollower:
         return sorted(found, key=lambda record: record.recorded_at)
 
     def _segments(self) -> Iterator[tuple[str, Path]]:
-        """The segments by the names that they have, or will have, when they are finished."""
+        """The segments by their final names."""
         try:
             names = sorted(os.listdir(self._folder))  # noqa: PTH208 - only names are needed
         except FileNotFoundError:
             return
         seen: set[str] = set()
-        # A segment may be renamed between two looks: the finished one counts.
+        # A segment may be renamed between two scans: the finished one counts.
         for file in sorted(names, key=lambda one: one.startswith(OPEN_PREFIX)):
             name = file.removeprefix(OPEN_PREFIX)
             if name.endswith(SUFFIX) and not name.startswith(".") and name not in seen:
@@ -90,11 +90,11 @@ def _lines(path: Path, start: int) -> tuple[list[bytes], int]:
     """The complete lines behind a position, and the position behind them."""
     try:
         file = open_segment(path)
-    except OSError:  # it is being renamed, or is no segment: the next look shows it
+    except OSError:  # it is being renamed, or is not a segment: the next scan shows which
         return [], start
     try:
         size = os.fstat(file).st_size
-        if size < start:  # the writer has taken back what it could not finish
+        if size < start:  # the writer removed a line that it could not complete
             return [], size
         block = b""
         length = _READ
@@ -105,7 +105,7 @@ def _lines(path: Path, start: int) -> tuple[list[bytes], int]:
             if end:
                 return block[: end - 1].split(b"\n"), start + end
             if len(block) < length or length >= _LONGEST_LINE:
-                break  # the line is not complete yet, or is none of ours
+                break  # the line is not complete yet, or is not a record
             length *= 2
         return [], start
     finally:

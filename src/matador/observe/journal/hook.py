@@ -35,7 +35,7 @@ log = logging.getLogger("matador.journal")
 _LEFT_OUT = "the journal could not encode a record; it is left out"
 _A_MOMENT = 0.001  # seconds; by then, the transport's thread is busy and does not need this one
 _BLOCK = 1024 * 1024  # bytes handed to the writer at a time
-_MANY = 1000  # records; who adds to more waits until they are handed to the writer
+_MANY = 1000  # records; beyond this, callers wait until they are passed to the writer
 
 _Kept: TypeAlias = tuple[Callable[..., Record], tuple[object, ...]]
 """A function that makes a record, and its arguments."""
@@ -46,9 +46,9 @@ class Journal(Hooks):
 
     It is a hook of applications, job queues, workers, RPC, pub/sub and channels. One journal may
     serve all of them in a process. A thread writes the records, so that none of them waits for the
-    disk, unless ``max_pending`` bytes wait to be written: then senders and workers wait, too. A
-    segment appears when it reaches ``rotate_size`` bytes or is ``rotate_age`` seconds old. Several
-    processes may share a folder. If the disk is full or takes nothing for ten seconds, the
+    disk, unless ``max_pending`` bytes are buffered: then senders and workers wait, too. A segment
+    appears when it reaches ``rotate_size`` bytes or is ``rotate_age`` seconds old. Several
+    processes may share a folder. If the disk is full or does not respond for ten seconds, the
     application continues, and the journal records how many records were lost.
 
     With ``ship_to``, such as ``s3://bucket/journal``, a process copies finished segments there,
@@ -88,7 +88,7 @@ class Journal(Hooks):
             )
         elif storage_options or delete_shipped:
             raise ConfigurationError(
-                "Journal: storage_options and delete_shipped need ship_to, which says where "
+                "Journal: storage_options and delete_shipped need ship_to, which names the target "
                 "segments are shipped"
             )
         self._clock: Clock = clock or SystemClock()
@@ -106,7 +106,7 @@ class Journal(Hooks):
 
     @property
     def dropped(self) -> int:
-        """How many records were lost because the disk was full, or took nothing for seconds."""
+        """How many records were lost because the disk was full or did not respond."""
         return self._writer.dropped
 
     async def flush(self) -> None:
@@ -118,7 +118,7 @@ class Journal(Hooks):
 
     def on_start(self) -> None:
         """Open the journal. Applications, queues and workers of one process may share it."""
-        self._users += 1  # if it cannot be opened, on_stop is called all the same
+        self._users += 1  # if it cannot be opened, on_stop is called nevertheless
         if not self._writer.running:
             self._writer.start()
             if self._shipping is not None:
@@ -134,7 +134,7 @@ class Journal(Hooks):
             await asyncio.to_thread(self._end)
 
     def on_sent(self, batch: Sequence[Sent]) -> Awaitable[None] | None:
-        """Keep the facts. Payloads are encoded now, because their owner may change them."""
+        """Buffer the facts. Payloads are encoded now, because the caller may change them."""
         now = self._now()
         payload: Any = None
         encoded = b""
@@ -152,7 +152,7 @@ class Journal(Hooks):
         return self._await_more()
 
     def on_attempted(self, batch: Sequence[Attempt]) -> Awaitable[None] | None:
-        """Keep the facts."""
+        """Buffer the facts."""
         now, worker = self._now(), self._writer.name
         self._kept.extend([(record_of_attempt, (attempt, now, worker)) for attempt in batch])
         return self._await_more()
@@ -160,9 +160,10 @@ class Journal(Hooks):
     # -- internals --------------------------------------------------------------------------------
 
     def _await_more(self) -> Awaitable[None] | None:
-        """Have the records made a moment later, while the application waits for its broker.
+        """Schedule the encoding of records for when the application waits for its broker.
 
-        Returns what the caller has to wait for if many are kept: it goes at the writer's pace.
+        Returns an awaitable if many records are buffered, so that the caller slows down to the
+        writer's speed.
         """
         self._soon()
         return None if len(self._kept) <= _MANY else self._hand_over_all_but(_MANY)
@@ -174,7 +175,8 @@ class Journal(Hooks):
             self._awaited.call_later(_A_MOMENT, self._hand_over)
 
     def _hand_over(self) -> None:
-        # In this order: what another thread keeps meanwhile is taken here, or awaited anew.
+        # In this order, so that facts buffered by another thread meanwhile are taken here or
+        # scheduled again.
         self._awaited = None
         if not self._writer.is_full:
             self._put_block()

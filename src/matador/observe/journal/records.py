@@ -1,6 +1,6 @@
 """The records of the journal: one JSON object per line, of one of four kinds.
 
-The data pipeline, which reads them, may have another version than the application: fields may be
+The data pipeline that reads them may have another version than the application: fields may be
 added, but never changed or removed. Times are microseconds since 1970, UTC.
 """
 
@@ -108,7 +108,7 @@ class MalformedRecord(
 
 
 class DroppedRecord(msgspec.Struct, frozen=True, tag="dropped", tag_field="kind"):
-    """``count`` records before this one were lost: the disk was full or took nothing, or they
+    """``count`` records before this one were lost: the disk was full or did not respond, or they
     were deleted."""
 
     count: int
@@ -178,7 +178,7 @@ def record_of_attempt(attempt: Attempt, now: int, worker: str) -> DeliveryRecord
     message, decision, error = attempt.message, attempt.decision, attempt.error
     receipt = message.delivery.receipt
     way = message.way
-    if attempt.malformed and way == "event":  # other messages have a name and an id all the same
+    if attempt.malformed and way == "event":  # other messages have a name and an id nevertheless
         reason = "" if error is None else error_text(error)
         body = message.delivery.body
         return malformed_record(body, receipt.queue, message.transport, reason, now, worker)

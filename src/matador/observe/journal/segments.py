@@ -111,7 +111,7 @@ class Segment:
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError:
-            with contextlib.suppress(OSError):  # the next append tries again
+            with contextlib.suppress(OSError):  # the next append retries
                 self._mend()
             raise
         self.size += len(lines)
@@ -120,11 +120,11 @@ class Segment:
 
     @property
     def is_deleted(self) -> bool:
-        """Was its file deleted, with all that was written to it?"""
+        """Whether its file was deleted, with all records in it."""
         return os.fstat(self._file).st_nlink == 0
 
     def close(self) -> None:
-        """Leave it as it is."""
+        """Close the file without finishing the segment."""
         os.close(self._file)
 
     def sync(self) -> None:
@@ -139,7 +139,7 @@ class Segment:
 
         Raises:
             FileNotFoundError: it was deleted.
-            OSError: that failed; the next start recovers the segment.
+            OSError: it failed; the next start recovers the segment.
         """
         try:
             if self.size == 0:
@@ -159,7 +159,7 @@ class Segment:
 
 
 def recover(folder: Path) -> list[Path]:
-    """Finish the segments of writers that have ended; those of running ones are left alone.
+    """Finish the segments of ended writers; those of running writers stay open.
 
     A segment that cannot be recovered is left in place, with a warning.
     """
@@ -227,7 +227,7 @@ def _opened(path: Path | str, mode: int) -> int:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Does the path still refer to the open file?"""
+    """Whether the path still refers to the open file."""
     try:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
@@ -235,7 +235,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def end_of_last_line(file: int) -> int:
-    """Where the last complete line ends; 0 if there is none."""
+    """The end of the last complete line; 0 if there is none."""
     position = os.fstat(file).st_size
     while position > 0:
         start = max(0, position - _READ)

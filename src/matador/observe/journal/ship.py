@@ -1,8 +1,8 @@
 """Ships finished segments of a journal to an object store, or to another folder.
 
-A segment appears there whole, under its own name, so shipping it twice does no harm, and a shipper
-that was killed goes on where it was. A local segment is deleted only if that is wanted, and only
-after its copy was read back and is the same, byte by byte.
+A segment appears in the target completely, under its own name, so shipping it twice does no harm,
+and a killed shipper continues where it stopped. A local segment is deleted only on request, and
+only after its copy was read back and compared byte by byte.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _BLOCK = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ShipResult:
-    """How many segments and bytes were shipped, were there already, and were deleted here."""
+    """The numbers of segments and bytes that were shipped, were already in the target, and were
+    deleted locally."""
 
     shipped: int = 0
     bytes: int = 0
@@ -52,10 +53,10 @@ class Shipper:
     def run(
         self, stop: Callable[[], bool] = lambda: False, progress: Callable[[], None] | None = None
     ) -> ShipResult:
-        """Ship all segments that are finished; ends early, between two, if ``stop`` says so.
+        """Ship all finished segments; ends early, between two segments, if ``stop`` returns True.
 
         Raises:
-            ObjectStoreError: the store cannot be reached, or refuses. What was shipped stays.
+            ObjectStoreError: the store cannot be reached or refuses access. Shipped segments stay.
             StorageLockedError: another process ships this journal.
         """
         make_folder(self._folder)
@@ -77,7 +78,7 @@ class Shipper:
             opened = open_segment(path)
         except FileNotFoundError:
             return result  # removed just now
-        except OSError as error:  # the others are shipped all the same
+        except OSError as error:  # the others are shipped nevertheless
             log.error("segment %s cannot be read, and is not shipped: %s", path, error)
             return result
         with os.fdopen(opened, "rb") as source:

@@ -1,10 +1,10 @@
-"""Ships a journal beside an application, in a process of its own.
+"""Ships a journal in a separate process beside an application.
 
-The library that talks to the store blocks all threads of a process while it waits for an answer: an
-application must not wait for that. The process is told what to do on its standard input, where no
-other user of the machine sees the credentials. It ends, after a last look, when the input ends: the
-application has stopped, or is dead. Of several processes with one folder, one ships; the others
-wait, and need next to no memory.
+The client library of the store blocks all threads of its process while it waits for an answer,
+which must not block the application. The process receives its order over standard input, where
+other users of the machine cannot see the credentials. When the input closes because the application
+has stopped or died, the process ships the last segments and ends. Of several processes for one
+folder, one ships; the others wait and need almost no memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _LAST_TRY = 10.0  # seconds that the end of a journal waits for its last segment
 
 
 class ShipOrder(msgspec.Struct, frozen=True):
-    """What a process is told. It contains secrets, so it is neither printed nor an argument."""
+    """The order for a process. It contains secrets, so it is neither printed nor passed as an
+    argument."""
 
     folder: str
     target: str
@@ -49,15 +50,14 @@ class ShipOrder(msgspec.Struct, frozen=True):
 
 
 class ShippingProcess:
-    """Starts the process, and starts it again if it ends by itself. The application never waits
-    for it, except some seconds at the end; what is left then is shipped by the next start, or by
-    ``matador journal ship``.
-    """
+    """Starts the process, and restarts it if it ends unexpectedly. The application only waits for
+    it for some seconds at shutdown; the next start, or ``matador journal ship``, ships the
+    remaining segments."""
 
     def __init__(
         self, folder: Path, target: str, options: Mapping[str, Any] | None, *, delete: bool
     ) -> None:
-        storage = open_storage(target, "Journal: ship_to", options)  # refuses what is invalid
+        storage = open_storage(target, "Journal: ship_to", options)  # raises if it is invalid
         given = {name: str(value) for name, value in (options or {}).items()}
         self._order = ShipOrder(str(folder.absolute()), storage.root, given, delete)
         self._stopping = threading.Event()
@@ -65,7 +65,7 @@ class ShippingProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process, and a thread that looks after it."""
+        """Start the process, and a thread that supervises it."""
         self._stopping = threading.Event()
         self._start()
         self._thread = threading.Thread(
@@ -74,7 +74,7 @@ class ShippingProcess:
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the process ship what is left and end; wait for it, but not for long."""
+        """Let the process ship the remaining segments and end; wait with a short limit."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -90,7 +90,7 @@ class ShippingProcess:
                 [sys.executable, "-m", "matador.observe.journal.ship_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the application
+                start_new_session=True,  # the application handles Ctrl-C
             )
             assert self._process.stdin is not None
             self._process.stdin.write(msgspec.json.encode(self._order) + b"\n")
@@ -113,7 +113,7 @@ class ShippingProcess:
             if stopping.wait(_START_AGAIN):
                 return
             self._start()
-            if stopping.is_set():  # ``stop`` has closed the input of the one before
+            if stopping.is_set():  # ``stop`` has closed the input of the previous process
                 self._end_input()
 
     def _end_input(self) -> None:
@@ -127,7 +127,7 @@ class ShippingProcess:
 
 
 def main() -> None:
-    """Ship what the order says, until the input ends."""
+    """Ship the journal of the order until the input closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=ShipOrder)
@@ -140,7 +140,7 @@ def main() -> None:
             shipper.run()
         except StorageLockedError:
             pass  # another process ships this folder
-        except Exception as error:  # noqa: BLE001 - the next round tries again
+        except Exception as error:  # noqa: BLE001 - the next round retries
             if is_last or time.monotonic() - said > _SAY_EVERY or not said:
                 said = time.monotonic()
                 log.error("segments wait to be shipped to %s: %s", target.root, error)

@@ -98,7 +98,7 @@ class Tap:
                     {receiving, stopped}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not receiving.done():
-                    receiving.cancel()  # loses nothing: the transport releases its messages
+                    receiving.cancel()  # safe: the transport releases its messages
                     await asyncio.gather(receiving, return_exceptions=True)
                     if until_empty:
                         await self._check_not_paused()

@@ -23,11 +23,11 @@ _PIECE = 1024 * 1024  # bytes written at a time
 class JournalWriter:
     """Appends lines to segments, and rotates the segments by size and age.
 
-    ``put`` may be called from any thread and never blocks; callers look at ``is_full`` before, and
-    wait. Lines are written as soon as the thread runs, so that a process that is killed loses only
-    those of the last moment. If the disk is full, or takes nothing for seconds, lines are dropped;
-    their number is recorded as soon as writing succeeds again. So is the number of those in a
-    segment that is deleted while it is open.
+    ``put`` may be called from any thread and never blocks; callers check ``is_full`` first and
+    wait. Lines are written as soon as the thread runs, so that a killed process loses only the
+    latest ones. If the disk is full or does not respond for seconds, lines are dropped, and their
+    number is recorded once writing succeeds again. The same applies to lines in a segment that is
+    deleted while it is open.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class JournalWriter:
         self._wake = threading.Condition()
         self._pending: list[bytes] = []
         self._pending_size = 0  # with the lines that are being written
-        self._progress = 0.0  # when lines were written, or began to wait
+        self._progress = 0.0  # when lines were last written, or started to wait
         self._dropped = 0
         self._reason = ""
         self._stopping = False
@@ -54,14 +54,14 @@ class JournalWriter:
 
     @property
     def running(self) -> bool:
-        """It was started, and not stopped."""
+        """Whether it was started and not stopped."""
         return self._thread is not None
 
     @property
     def is_full(self) -> bool:
-        """Whether lines have to wait for room. No longer once the disk has taken none for seconds.
+        """Whether callers must wait. False once the disk has not responded for seconds.
 
-        Lines that are put nevertheless, or then, are dropped.
+        Lines that are put nevertheless, or after that, are dropped.
         """
         return (
             self._pending_size >= self._max_pending

@@ -1,1 +1,1 @@
-"""What a lake knows about its messages: volume, health, triage, reconciliation."""
+"""Aggregates of the messages of a lake: volume, health, triage, reconciliation."""

@@ -1,4 +1,4 @@
-"""The state of every message of a small lake, worked out in this process.
+"""The state of every message of a small lake, computed in this process.
 
 ``message_states_spark`` does the same for lakes of any size. Below some hundred thousand rows, a
 Spark job takes longer than the work.
@@ -28,14 +28,14 @@ DELIVERY_COLUMNS: Final = ("id", *PLACE, "outcome", "started_at", "attempt")
 _ENDS = {"dead-letter": "dead_lettered", "discard": "discarded"}
 
 Key: TypeAlias = str | tuple[str, str, str]
-"""What identifies a message: the id of an event, or the id in its queue."""
+"""The key of a message: the id of an event, or the id in its queue."""
 
 
 class MessageStates(Protocol):
-    """The state of every message, wherever it is worked out."""
+    """The state of every message, computed in this process or by Spark."""
 
     def counts(self, most: int) -> list[dict[str, Any]]:
-        """``COUNTS`` by ``PLACE``: the ``most`` places that were sent most."""
+        """``COUNTS`` by ``PLACE``: the ``most`` places with the most messages."""
         ...
 
     def odd(self, most_of_a_kind: int, most: int) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ class _State(NamedTuple):
 
 @dataclass(slots=True)
 class _Attempts:
-    """What is known of the deliveries of one message."""
+    """The recorded deliveries of one message."""
 
     id: str
     place: tuple[str, ...]
@@ -128,7 +128,7 @@ def _key(place: tuple[str, ...], id: str) -> Key:
 
 def _states(events: Table, deliveries: Table) -> Iterator[_State]:
     attempts = _attempts(deliveries)
-    copies: Counter[Key] = Counter()  # several jobs may have one id, one after the other
+    copies: Counter[Key] = Counter()  # job ids may be reused
     again: set[Key] = set()
     sent: list[tuple[Key, str, tuple[str, ...], int, bool]] = []
     for place, (id, at, replay_id, replay_of) in _rows(

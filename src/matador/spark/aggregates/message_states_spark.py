@@ -1,4 +1,4 @@
-"""The state of every message of a lake of any size, worked out by Spark."""
+"""The state of every message of a lake of any size, computed by Spark."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _states(events: DataFrame, deliveries: DataFrame) -> DataFrame:
             F.min("started_at").alias("d_at"),
         )
     )
-    # Several jobs may have one id, one after the other.
+    # Job ids may be reused.
     copies = F.count("*").over(Window.partitionBy("key")).alias("copies")
     known = _with_key(events).select(
         "key", "id", *PLACE, "recorded_at", "replay_id", "replay_of", copies
@@ -106,7 +106,7 @@ def _states(events: DataFrame, deliveries: DataFrame) -> DataFrame:
 
 
 def _with_key(rows: DataFrame, id_: str = "id") -> DataFrame:
-    """Rows with what identifies their message: the id of an event, or the id in its queue.
+    """Rows with the key of their message: the id of an event, or the id in its queue.
 
     Messages of pub/sub are left out.
     """

@@ -41,7 +41,7 @@ def depths_of(app: Matador | SyncMatador) -> dict[str, int]:
 
 
 def connected(app: Matador | SyncMatador, ask: Callable[[Matador], Coroutine[Any, Any, T]]) -> T:
-    """Run ``ask`` in the loop of an ``app.sync()``, or with a connection of its own."""
+    """Run ``ask`` in the loop of an ``app.sync()``, or over a separate connection."""
     if isinstance(app, SyncMatador):
         return app.wait(ask)
     producer = app.producer()

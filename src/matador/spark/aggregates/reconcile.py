@@ -1,12 +1,12 @@
 """Reconciliation: sent = handled + dead-lettered + discarded + waiting?
 
-Every envelope that was sent is in exactly one of these states, according to its deliveries. What
-does not fit is listed by id: deliveries of envelopes without a record of sending, envelopes that
+Every envelope that was sent is in exactly one of these states, according to its deliveries.
+Mismatches are listed by id: deliveries of envelopes without a record of sending, envelopes that
 were handled more than once, and, if the broker is asked, more waiting envelopes than it has. A
 replayed envelope counts as its own; the original counts as ``sent again``.
 
 Jobs and remote calls are accounted for in the same way, by their ids in their queues. Messages of
-pub/sub are left out: nobody knows how many queues get one.
+pub/sub are left out, because the number of receiving queues is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Problem: TypeAlias = Literal["waiting", "not-sent", "handled-twice"]
 
 MOST_LINES: Final = 1000
 _MOST_ROWS: Final = 10 * MOST_LINES  # several queues may serve one subscriber
-_FEW_ROWS = 200_000  # worked out in this process: Spark would take longer
+_FEW_ROWS = 200_000  # computed in this process: Spark would take longer
 _FEW_BYTES = 64 * 1024 * 1024  # the same; another writer may not say how many rows there are
 
 
@@ -80,7 +80,8 @@ class Odd:
 
 @dataclass(frozen=True, slots=True)
 class QueueCheck:
-    """What should wait in a queue, and what the broker has; None if it was not asked."""
+    """The expected number of waiting messages of a queue, and the number at the broker; None if it
+    was not asked."""
 
     queue: str
     waiting: int
@@ -120,7 +121,7 @@ def reconcile(
     ``depths`` has the number of messages in each queue of the broker, by full name. For each
     problem of a subscriber up to ``most_ids`` ids are listed, oldest first.
     """
-    # One pass for all counts; the ids are looked for only if there is something odd to list.
+    # One pass for all counts; ids are only searched if there is a mismatch.
     rows = states.counts(_MOST_ROWS)
     is_odd = any(row["waiting"] or row["not_sent"] or row["handled_twice"] for row in rows)
     odd = states.odd(most_ids, MOST_LINES) if is_odd else []

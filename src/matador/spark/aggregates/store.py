@@ -76,7 +76,7 @@ class Aggregates:
             return TABLES[name].empty_table()
 
     def update(self) -> int:
-        """Count what is new; returns the number of new files."""
+        """Count new files; returns their number."""
         sources: dict[str, DeltaTable] = {}
         for name in ("events", "deliveries"):
             source = self._layout.table(name)
@@ -115,7 +115,7 @@ class Aggregates:
                     table.commit((), (), versions)  # a compaction: nothing to count
                 return files
             except CommitConflictError:
-                continue  # another process has counted the same; look what is left
+                continue  # another process counted the same files; check for others
 
     def _add(
         self,

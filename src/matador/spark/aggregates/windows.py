@@ -26,7 +26,7 @@ WINDOW: Final = 60
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 WHO: Final = ("way", "event_key", "subscriber")
-"""Whose counts and times these are: a subscriber of an event, or the jobs of a name in a queue."""
+"""The keys of counts and times: a subscriber of an event, or the jobs of a name in a queue."""
 
 KEY: Final = [*WHO, "window_start"]
 
@@ -40,7 +40,7 @@ _TIMES = ("wait", "duration")
 
 
 class OutcomeNames(NamedTuple):
-    """What an outcome is called where attempts, and where messages are counted."""
+    """The names of an outcome in counts of attempts, and in counts of messages."""
 
     attempts: str
     messages: str
@@ -111,7 +111,7 @@ _TIME_COUNTS = pa.schema(
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What was counted: sent messages, attempts, and the buckets of their times."""
+    """Counts of sent messages and attempts, and the buckets of their times."""
 
     sent: Any
     attempts: Any

@@ -1,7 +1,7 @@
 """Handles the batches of a DataFrame subscriber: each one goes through the pipeline of messages.
 
 A batch is admitted, run, retried and dead-lettered like a message. What differs is here: its state
-is kept in a store, a retry waits in place, and a dead batch is buried in a table.
+is kept in a store, a retry waits in place, and a dead batch is stored in a folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Report = Callable[[BatchResult], None]
 
 
 class Stopping(Exception):
-    """The run ends before the batch has an outcome: it will be delivered again."""
+    """The run ends before the batch has an outcome, so it will be delivered again."""
 
 
 class BatchHandler:
@@ -66,7 +66,7 @@ class BatchHandler:
                 raise Stopping
             before = self.store.state(batch_id)
             if before.outcome is not None:
-                return  # it is done, but the process died before Spark noted it
+                return  # it has completed, but the process died before Spark recorded it
             events.persist()
             try:
                 rows = events.count()
@@ -105,7 +105,7 @@ class BatchHandler:
             outcome = asyncio.run(_pipeline(way).process(delivery))
             if way.stopped is not None:
                 raise way.stopped
-            assert outcome.attempt is not None, "the pipeline tells of every attempt"
+            assert outcome.attempt is not None, "the pipeline reports every attempt"
             result = _result(self.subscriber, way.batch, outcome.attempt)
             _log_result(result)
             if isinstance(outcome.settlement, DeadLetter):
@@ -121,7 +121,7 @@ class BatchHandler:
 
 
 class _Facts(Hooks):
-    """Has the pipeline make the fact of each attempt, which becomes a ``BatchResult``."""
+    """Makes the pipeline create the fact of each attempt, which becomes a ``BatchResult``."""
 
     def on_attempted(self, batch: Any) -> None: ...
 
@@ -135,7 +135,7 @@ def _pipeline(way: BatchWay) -> Pipeline:
 class BatchWay(WayIn):
     """One batch of a DataFrame subscriber as a way in.
 
-    ``stopped``: the error of a batch whose Spark application is gone: it says nothing about it.
+    ``stopped``: the error of a batch whose Spark application has ended. The batch did not cause it.
     """
 
     def __init__(self, subscriber: DataFrameSubscriber, events: DataFrame, batch: Batch) -> None:
@@ -149,8 +149,8 @@ class BatchWay(WayIn):
         return Work(delivery, self._route, delivery.id, self.batch.attempt)
 
     async def call(self, work: Work, scope: Scope | None) -> None:
-        # On the thread that Spark has called: sessions belong to it, and nothing else runs here.
-        # So the function may block: it may use ``app.sync()``, or run an event loop of its own.
+        # On the thread that Spark called, which owns the session. So the function may block: it may
+        # use ``app.sync()``, or run its own event loop.
         loop = asyncio.get_running_loop()
         _set_running_loop(None)
         try:
@@ -191,7 +191,7 @@ class BatchWay(WayIn):
 
 
 class _Ended(Exception):
-    """A subscriber raised something that would end the process; that is its cause."""
+    """A subscriber raised an exception that would end the process, which is the cause."""
 
 
 def _result(subscriber: DataFrameSubscriber, batch: Batch, attempt: Attempt) -> BatchResult:
@@ -218,7 +218,8 @@ def _keep_nothing(batch_id: int, state: BatchState) -> None:
 
 
 def is_stopped(frame: DataFrame) -> bool:
-    """Whether the Spark application of a DataFrame is gone: then errors are not of the batch."""
+    """Whether the Spark application of a DataFrame has ended: then the batch did not cause the
+    error."""
     spark: Any = frame.sparkSession
     try:
         if is_connect(spark):

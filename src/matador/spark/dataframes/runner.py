@@ -74,7 +74,7 @@ def run_dataframe_subscribers(
             columns of the lake's ``events`` table, or of ``format("matador")`` over a queue.
         checkpoint: a folder for progress and dead batches that driver and executors see.
         follow: continue until SIGTERM, SIGINT or ``stop``; else end after the existing events.
-        poll: with ``follow``, the seconds between two looks for new segments.
+        poll: with ``follow``, the seconds between two scans for new segments.
         batch_size: bytes of the journal in a batch.
         on_result: called with the result of every attempt.
 

@@ -43,7 +43,7 @@ class BatchState(msgspec.Struct, frozen=True):
 
 
 class DeadBatch(msgspec.Struct, frozen=True):
-    """A batch that failed for good: its subscriber, the reason, and its events."""
+    """A batch that failed permanently: its subscriber, the reason, and its events."""
 
     subscriber: str
     event_key: str

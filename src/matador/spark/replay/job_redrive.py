@@ -1,4 +1,4 @@
-"""Has failed jobs run again, selected by their error signature."""
+"""Runs failed jobs again, selected by their error signature."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EVERYTHING = 1_000_000_000
 
 @dataclass(slots=True)
 class _Found:
-    """Which of the chosen jobs have failed, and which are there in another state."""
+    """The chosen jobs that have failed, and those in another state."""
 
     failed: set[str]
     others: set[str]
@@ -34,7 +34,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Moved:
-    """What became of them."""
+    """The results."""
 
     done: int
     held: int

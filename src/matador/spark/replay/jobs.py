@@ -20,7 +20,7 @@ from matador.loading import load_object
 from matador.model.message import Once
 from matador.model.sending import SendResult
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
-from matador.spark.replay.ledger import Failure, Ledger, ReplayCount, ReplayPlan
+from matador.spark.replay.ledger import FailedRow, Ledger, ReplayCount, ReplayPlan
 from matador.spark.replay.selection import Choice, filtered, groups_of
 from matador.spark.tables.reader import LakeTables
 from matador.transports.base import Deduplicating
@@ -89,7 +89,7 @@ class JobSender:
         self.wait = wait
 
     def items(
-        self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
+        self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[FailedRow]
     ) -> Iterator[tuple[int, StoredJob]]:
         """The jobs of a chunk, with the indexes of their rows."""
         batches = ledger.batches(name, _MOST)
@@ -109,7 +109,7 @@ class JobSender:
         ]
 
     def seal(self, once: Once) -> None:
-        """Let nothing more be added under ``once``, where the transport can."""
+        """Close ``once`` for further jobs, if the transport supports it."""
         transport = self.queue.provider.transport
         if transport.capabilities.once and isinstance(transport, Deduplicating):
             self.wait(transport.seal(once))
@@ -124,7 +124,7 @@ class JobSender:
         options: Sequence[tuple[str, str]] | None,
         data: str,
     ) -> StoredJob:
-        # The id of a job may be used again when the job is gone: the time tells them apart.
+        # The id of a job may be reused when the job is gone: the time distinguishes them.
         place = (self.queue.name, original, created_at.isoformat())
         return StoredJob(
             id=derived_id(replay_id, *place),
@@ -141,7 +141,7 @@ def load_queue(reference: str) -> Queue:
 
 
 def check_shared(queue: Queue) -> Queue:
-    """The queue with nothing open, if other processes can see its jobs.
+    """The queue without open connections, if other processes can see its jobs.
 
     Raises:
         ConfigurationError: each process has its own.

@@ -36,11 +36,11 @@ class ReplayCount(msgspec.Struct, frozen=True):
 
 
 class ReplayPlan(msgspec.Struct, frozen=True):
-    """What a replay sends: the files with its rows, and the messages per event and subscriber.
+    """The plan of a replay: the files with its rows, and the messages per event and subscriber.
 
-    ``request`` has the options, so that nobody resumes another replay by mistake. ``ignored`` rows
-    no longer have a receiver. ``subscriber``, ``queue`` and ``everybody`` replace the original
-    subscriber; ``event`` is that of a backfill.
+    ``request`` has the options, so that a call with other options cannot resume this replay.
+    ``ignored`` rows no longer have a receiver. ``subscriber``, ``queue`` and ``everybody`` replace
+    the original subscriber; ``event`` is that of a backfill.
     """
 
     kind: Kind
@@ -54,7 +54,7 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     event: str | None = None
 
 
-class Failure(msgspec.Struct, frozen=True):
+class FailedRow(msgspec.Struct, frozen=True):
     """A row that could not be sent, by its index in the chunk, and why."""
 
     row: int
@@ -66,7 +66,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     sent: int = 0
     skipped: int = 0
-    failed: tuple[Failure, ...] = ()
+    failed: tuple[FailedRow, ...] = ()
 
 
 class Ledger:
@@ -154,7 +154,7 @@ class Ledger:
         return done is not None and not done.failed
 
     def note(self, name: str, chunk: Chunk) -> None:
-        """Note the result of a chunk that is done."""
+        """Store the result of a finished chunk."""
         self._write(_done(name), chunk)
 
     def chunks(self, plan: ReplayPlan) -> list[Chunk]:

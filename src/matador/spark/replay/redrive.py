@@ -31,7 +31,7 @@ from matador.transports.base import Browsing
 _MOST_SUGGESTED = 100
 
 Outcome: TypeAlias = tuple[list[Place], Moved, set[str]]
-"""Where the letters were, the result of moving them, and which others are in a work queue."""
+"""The positions of the letters, the result of moving them, and those already in a work queue."""
 
 Missing: TypeAlias = Literal["leave", "replay"]
 """What to do with dead letters that are in the lake but no longer in the broker."""
@@ -179,7 +179,7 @@ async def _move(
 
 
 async def _waiting(app: Matador, ids: frozenset[str]) -> set[str]:
-    """The letters that are back in a work queue: somebody has redriven them before."""
+    """The letters that are already back in a work queue, because they were redriven before."""
     transport = app.transport
     if not ids or not isinstance(transport, Browsing):
         return set()

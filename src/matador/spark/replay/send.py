@@ -23,7 +23,7 @@ from matador.model.message import Once
 from matador.model.sending import SendOptions, SendResult
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.replay.jobs import JobSender, load_queue, open_queue
-from matador.spark.replay.ledger import Chunk, Failure, Kind, Ledger, ReplayPlan
+from matador.spark.replay.ledger import Chunk, FailedRow, Kind, Ledger, ReplayPlan
 from matador.spark.replay.selection import ReplayTarget, receivers
 from matador.spark.source.publish import EventPublisher, RowEvents, open_publisher
 
@@ -68,7 +68,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Resending:
-    """What a task needs to know. Pickled, with a reference to the application or the queue."""
+    """The data of a task. Pickled, with a reference to the application or the queue."""
 
     ledger: Ledger
     plan: ReplayPlan
@@ -92,7 +92,7 @@ class EventSender:
         self.seal = publisher.seal
 
     def items(
-        self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
+        self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[FailedRow]
     ) -> Iterator[tuple[int, EventToSend]]:
         """The events of a chunk, with the indexes of their rows; ``failed`` gets the others."""
         return _items(self._publisher, ledger, plan, name, failed)
@@ -103,7 +103,7 @@ class EventSender:
 
 
 Sender: TypeAlias = EventSender | JobSender
-"""By whom the rows of a replay are sent."""
+"""The senders of the rows of a replay."""
 
 
 @contextlib.contextmanager
@@ -121,9 +121,9 @@ def open_sender(target: Matador | SyncMatador | Queue | str, kind: Kind) -> Gene
 def rare_collections() -> Generator[None]:
     """Keep Python's collector from going through the same objects again and again.
 
-    It does so whenever there are many new ones, and a replay makes nothing but: as many as this for
-    a portion, none of which is garbage that only the collector could find. It took a fourth of the
-    time. What was there before is not looked at, unless the program has its own reasons.
+    The collector runs when there are many new objects, and a replay creates many per portion, none
+    of them cyclic garbage. This took a quarter of the time. Existing objects are frozen, unless the
+    program has frozen objects itself.
     """
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     often = 0 < before[0] < _NEW_OBJECTS  # 0: never
@@ -179,7 +179,7 @@ class _Sending:
         before = ledger.chunk(name) or Chunk()
         self._sent = before.sent
         self._skipped = before.skipped
-        self._failed: list[Failure] = []
+        self._failed: list[FailedRow] = []
         self._again = {failure.row for failure in before.failed}
         self._publish: Callable[..., Awaitable[Sequence[SendResult]]] = sender.publish
         self._once = scope_of(ledger, plan.chunks.index(name))
@@ -197,7 +197,7 @@ class _Sending:
                 report(await sending)
             await self._pace.wait(len(portion))
             sending = asyncio.create_task(self._send(portion))
-            await asyncio.sleep(0)  # it runs until it waits for the broker
+            await asyncio.sleep(0)  # let it run until it waits for the broker
         if sending is not None:
             report(await sending)
         return Chunk(self._sent, self._skipped, tuple(self._failed))
@@ -209,7 +209,7 @@ class _Sending:
         results = await self._publish(items, self._once)
         for (row, _), result in zip(portion, results, strict=True):
             if result.errors:  # counted when none of its messages fails
-                self._failed.append(Failure(row, str(result.errors[0])))
+                self._failed.append(FailedRow(row, str(result.errors[0])))
             else:
                 self._sent += result.sent
                 self._skipped += result.skipped
@@ -217,7 +217,7 @@ class _Sending:
 
 
 def _items(
-    publisher: EventPublisher, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
+    publisher: EventPublisher, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[FailedRow]
 ) -> Iterator[tuple[int, EventToSend]]:
     batches = ledger.batches(name, _MOST)
     if plan.kind == "backfill":
@@ -231,14 +231,14 @@ def _items(
         try:
             item = maker.item(*values)
         except MatadorError as error:
-            failed.append(Failure(row, str(error)))
+            failed.append(FailedRow(row, str(error)))
         else:
             if item is not None:
                 yield row, item
 
 
 class _Route(NamedTuple):
-    """Where the rows of an event and an original subscriber go.
+    """The receivers of the rows of an event and an original subscriber.
 
     ``name`` is the subscriber that ids are derived for; ``subscribers`` has the only one that the
     events go to, if any.

@@ -31,7 +31,7 @@ _HEALTH: dict[str, Callable[[SubscriberHealth], str]] = {
     "wait p95": lambda one: duration(one.wait_p95),
 }
 _LEFT_OUT = ((110, "run p50"), (100, "run p99"), (80, "attempts"), (70, "retry"))
-"""What is left out on screens with fewer columns than that."""
+"""The columns that are left out on narrower screens."""
 _WIDE = 100  # columns; below, numbers that are all zero are left out
 
 

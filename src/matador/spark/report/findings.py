@@ -63,7 +63,7 @@ class SubscriberHealth:
 
     @property
     def growth(self) -> float | None:
-        """What was sent in the second half, relative to the first; None if that was nothing."""
+        """Messages sent in the second half, relative to the first; None if the first has none."""
         return self.sent_late / self.sent_early if self.sent_early else None
 
 
@@ -179,11 +179,11 @@ def find(lake: LakeTables, aggregates: Aggregates, reconciliation: Reconciliatio
     start, end = int(times.min()), int(times.max()) + windows.WINDOW
     step = next((one for one in _STEPS if (end - start) // one < _MOMENTS), _STEPS[-1])
     counts = windows.from_health(aggregates.read("health"))
-    if step < windows.WINDOW:  # finer than what is stored; a short period is counted quickly
+    if step < windows.WINDOW:  # finer than the stored windows; a short period is counted quickly
         fine = _counted_finely(lake, aggregates, step)
         if _total(fine_volume := windows.to_volume(fine, step)) == _total(volume):
             counts, volume = fine, fine_volume
-        else:  # rows have expired; what is stored keeps their history
+        else:  # rows have expired, but the stored counts include them
             step = windows.WINDOW
     subscribers, more = _subscribers(volume, counts, (start + end) // 2)
     return replace(
@@ -226,7 +226,7 @@ def _moments(volume: Table, counts: windows.Counts, step: int) -> tuple[Moment, 
 
 
 def _by_event(volume: Table) -> list[tuple[int, str, int]]:
-    """What was sent of the most frequent events, and of all others together, by moment."""
+    """The messages sent of the most frequent events, and of all others together, by moment."""
     by_event = volume.group_by(["window_start", "event_key"]).aggregate([("sent", "sum")])
     rows = [
         (row["window_start"], row["event_key"], row["sent_sum"]) for row in by_event.to_pylist()

@@ -17,7 +17,7 @@ from matador.charts.svg import (
     NARROW,
     STYLE_SHEET,
     WIDE,
-    Series,
+    ChartSeries,
     duration,
     in_every_width,
     legend,
@@ -111,7 +111,7 @@ def _tiles(findings: Findings) -> Html:
 
 def _volume(findings: Findings) -> Html:
     series = [
-        Series(name, [getattr(one, name.replace("-", "_")) for one in findings.moments], style)
+        ChartSeries(name, [getattr(one, name.replace("-", "_")) for one in findings.moments], style)
         for name, style in _OUTCOMES.items()
     ]
     note = f"The outcome of every attempt, by start time; each bar covers {_length(findings.step)}."
@@ -124,7 +124,7 @@ def _events(findings: Findings) -> Html:
         totals.update(one.by_event)
     names = sorted(totals, key=lambda name: (name == OTHERS, -totals[name]))
     series = [
-        Series(name, [one.by_event.get(name, 0) for one in findings.moments], f"s{min(at, 7)}")
+        ChartSeries(name, [one.by_event.get(name, 0) for one in findings.moments], f"s{min(at, 7)}")
         for at, name in enumerate(names)
     ]
     chart = _chart(findings, stacked_bars, series, NARROW)
@@ -134,7 +134,7 @@ def _events(findings: Findings) -> Html:
 def _times(findings: Findings) -> Html:
     def section(title: str, note: str, values: Sequence[Sequence[float | None]]) -> Html:
         series = [
-            Series(name, [one[at] for one in values], style)
+            ChartSeries(name, [one[at] for one in values], style)
             for at, (name, style) in enumerate((("p50", "good"), ("p95", "retry"), ("p99", "bad")))
         ]
         return _section(title, note, _chart(findings, lines, series, NARROW))
@@ -150,7 +150,7 @@ def _times(findings: Findings) -> Html:
 
 
 def _chart(
-    findings: Findings, draw: Callable[..., Html], series: Sequence[Series], widest: int
+    findings: Findings, draw: Callable[..., Html], series: Sequence[ChartSeries], widest: int
 ) -> Html:
     """A legend, and a chart in every width it is shown in; the style sheet picks one."""
     times = [one.start for one in findings.moments]
@@ -183,7 +183,7 @@ def _subscribers(findings: Findings) -> Html:
     note = "Subscribers and job queues with the highest share of dead letters come first."
     if findings.more_subscribers:
         note += f" The {len(ranked)} busiest are shown, {findings.more_subscribers:,} are not."
-    names = legend([Series(name, [0], style) for name, style in _OUTCOMES.items()])
+    names = legend([ChartSeries(name, [0], style) for name, style in _OUTCOMES.items()])
     table = _table(columns, [_subscriber(one) for one in ranked])
     return _section("Subscribers", note, names if ranked else None, table)
 
@@ -191,7 +191,7 @@ def _subscribers(findings: Findings) -> Html:
 def _subscriber(one: SubscriberHealth) -> list[_Cell]:
     counts = (one.successes, one.retries, one.dead_letters, one.discards)
     outcomes = zip(_OUTCOMES.items(), counts, strict=True)
-    parts = [Series(name, [count], style) for (name, style), count in outcomes]
+    parts = [ChartSeries(name, [count], style) for (name, style), count in outcomes]
     times = (one.duration_p50, one.duration_p95, one.duration_p99, one.wait_p95)
     return [
         _name(one),
@@ -329,7 +329,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _later(moment: datetime, step: int) -> datetime:
-    """So many seconds later, but not after the year 9999, which a record may hold."""
+    """The time ``step`` seconds later, at most the year 9999, which a record may contain."""
     try:
         return moment + timedelta(seconds=step)
     except OverflowError:

@@ -1,1 +1,1 @@
-"""What the data pipeline needs of Spark, Java and the file system; knows no lake."""
+"""The interface of the data pipeline to Spark, Java and the file system; independent of lakes."""

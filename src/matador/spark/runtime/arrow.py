@@ -1,4 +1,4 @@
-"""The border to pyarrow, which ships no types: it is named here, untyped on purpose."""
+"""The interface to pyarrow, which has no type stubs: untyped on purpose."""
 
 from __future__ import annotations
 

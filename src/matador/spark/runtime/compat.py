@@ -1,4 +1,4 @@
-"""What differs between the versions of PySpark, found by looking for it, in this one place.
+"""All differences between versions of PySpark, detected by feature, in this one module.
 
 | | since | without it |
 |---|---|---|
@@ -51,13 +51,13 @@ def _py4j_error() -> type[Exception]:
 
 
 Py4JError: type[Exception] = _py4j_error()
-"""What the bridge to Java raises."""
+"""The exception of the bridge to Java."""
 
 # -- queries --------------------------------------------------------------------------------------
 
 
 def analyze(frame: DataFrame) -> DataFrame:
-    """Have Spark raise now what is wrong with a query: Spark Connect would do so only later.
+    """Make Spark raise the errors of a query now, because Spark Connect would raise them later.
 
     The ``schema`` of a filter may be that of the rows before, which is known already.
     """
@@ -133,7 +133,7 @@ if TYPE_CHECKING or HAS_READ_LIMITS:
 else:
 
     class ReadLimit:
-        """Stands in for a class that this PySpark does not have, as those below."""
+        """A replacement for a class that this PySpark lacks, like those below."""
 
     class ReadAllAvailable(ReadLimit):
         pass
@@ -179,12 +179,12 @@ class LimitedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @abstractmethod
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The offset after everything that is there."""
+        """The offset after all available messages."""
 
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """See ``next_offset``. An older Spark says neither where it is nor how much it wants."""
+        """See ``next_offset``. An older Spark passes neither the start nor a limit."""
         if start is None or limit is None:
             return self.reportLatestOffset()
         return self.next_offset(start, limit)

@@ -1,4 +1,5 @@
-"""Sessions of Spark Connect: made for a server's address, and told apart from those with a Java.
+"""Sessions of Spark Connect: created for a server's address, and distinguished from sessions with a
+local Java.
 
 The driver of such a session is on the server. This process has no ``SparkContext`` and needs no
 Java. PySpark decides once per process which kind its functions are for, so the two cannot be mixed.
@@ -31,7 +32,7 @@ _SETTINGS = {
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect, whichever platform has made it."""
+    """Whether a session is one of Spark Connect, on any platform."""
     return any(one.__module__.startswith(_PACKAGE) for one in type(spark).__mro__)
 
 
@@ -64,7 +65,7 @@ def connect(remote: str, app_name: str, config: Mapping[str, str] | None) -> Spa
     Raises:
         ConfigurationError: the address, or a setting, is invalid.
         MissingExtraError: the client's libraries are not installed.
-        ClusterError: the server does not answer, or refuses us.
+        ClusterError: the server does not answer, or refuses the connection.
     """
     if not remote.startswith("sc://"):
         raise ConfigurationError(f"remote is the address of a Spark Connect server: {_FORM}")

@@ -66,6 +66,6 @@ def _has_class(spark: SparkSession, name: str) -> bool:
             known[name] = True
         except AnalysisException:  # it is not there
             known[name] = False
-        except Exception:  # noqa: BLE001 - it may not be asked for, or not now
+        except Exception:  # noqa: BLE001 - the query may be forbidden, or fail now
             return False
     return known[name]

@@ -129,7 +129,7 @@ def class_archive_options() -> list[str]:
 
 
 def archive_problem(path: Path) -> str | None:
-    """Why others may have written a file or folder; None if they cannot have."""
+    """The reason why other users may have written a file or folder; None if they cannot."""
     found = path.lstat() if path.is_file() else path.stat()
     if stat.S_ISLNK(found.st_mode):
         return f"{path} is a link"

@@ -51,7 +51,7 @@ def read_blocks(split: Split, *, block: int = BLOCK, longest: int = LONGEST) -> 
     with _opened(split) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
-        if size < split.end:  # segments never change: this machine sees an old state
+        if size < split.end:  # segments never change, so this machine sees a stale state
             raise OSError(f"{size:,} bytes here instead of {split.end:,}: {split.path}")
         if split.start:
             file.seek(split.start - 1)

@@ -1,4 +1,4 @@
-"""What Spark prints and raises, made short: errors in one line, no pages of logs."""
+"""Shortens the output and errors of Spark: errors in one line, no pages of logs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def without_logged_queries() -> Generator[None]:
 
 
 def silence(spark: SparkSession) -> None:
-    """Suppress what Spark prints and nobody needs.
+    """Suppress useless output of Spark.
 
     Spark logs an invalid query as pages of JSON, although it raises an error too; and its sketch
     library, when loaded, prints warnings about features that are not used here.
@@ -96,7 +96,7 @@ def spark_error(error: BaseException) -> str | None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something failed, in one line, whatever raised it."""
+    """The reason of a failure in one line, for any exception."""
     java: Any = getattr(error, "java_exception", None)
     return one_line(str(error if java is None else java)) or type(error).__name__
 

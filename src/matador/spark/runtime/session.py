@@ -34,7 +34,7 @@ _MIXED = (
     "another process"
 )
 _BRIEF_JAVA = "-XX:TieredStopAtLevel=1"  # no second compiler, which pays off after a while only
-_BRIEF = {"spark.sql.adaptive.enabled": "false"}  # plans once; there is nothing to learn
+_BRIEF = {"spark.sql.adaptive.enabled": "false"}  # plans once; adaptive planning would not help
 INSTALLED = (sys.prefix, sys.base_prefix, sys.exec_prefix)
 """Where the modules of the interpreter and its packages are."""
 
@@ -55,7 +55,7 @@ def spark_session(
     session that is already running is returned, with ``config`` applied as far as Spark allows;
     what it refuses is logged. ``java_options`` are for the Java of a new session; by default it
     uses the class archive, if ``matador spark prepare`` has created one. ``brief``: a new session
-    is for a moment's work on little data, so Java and Spark save the effort of making it fast.
+    is for a short job on little data, so Java and Spark skip optimizations.
 
     Raises:
         ConfigurationError: there is no Java 17 or newer; the message says how to install one. Or an
@@ -130,10 +130,10 @@ def session_for(
 
 @contextlib.contextmanager
 def _interruptible() -> Generator[None]:
-    """Have Ctrl-C end Java while it starts, and raise ``KeyboardInterrupt`` once it has ended.
+    """Make Ctrl-C end Java while it starts, and raise ``KeyboardInterrupt`` once it has ended.
 
     Raised in the middle of PySpark instead, it would print the errors of the broken connection,
-    and leave a Java behind that goes on starting.
+    and leave a Java process behind that continues to start.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):

@@ -1,6 +1,6 @@
 """Stops tasks on a cluster early, and turns signals into events.
 
-Spark cannot ask a task to stop: cancelling it kills its process and what it is working on. So the
+Spark cannot ask a task to stop: canceling it kills its process and its work. So the
 driver listens on a port, and each task keeps a connection to it. When the connection ends, because
 the driver stops or is gone, the task stops. Where the port cannot be reached, the task stops at the
 end of its slice.

@@ -1,8 +1,8 @@
 """Batch and stream reads of queues that are logs, such as Kafka's: by partition and offset.
 
-A log keeps what was handled, so a batch has all that is there, with its ``state``, and a stream can
-be read again. Nothing is consumed, and no consumer group is joined. The offset of a stream holds
-the next offset of each partition.
+A log keeps handled messages, so a batch contains all stored messages with their ``state``, and a
+stream can be read again. Nothing is consumed, and no consumer group is joined. The offset of a
+stream holds the next offset of each partition.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LogPart(InputPartition):
 
 
 class LogBatchReader(Reading, DataSourceReader):
-    """Reads all that is in a log now; of dead letters only those that were not moved on."""
+    """Reads all messages of a log; of dead letters, only those that were not redriven or purged."""
 
     def partitions(self) -> Sequence[InputPartition]:
         with open_queue(self._options) as queue:
@@ -78,14 +78,14 @@ class LogStreamReader(OpenQueue, LimitedStreamReader):
     _target: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Before the first message that is there."""
+        """The offset before the first stored message."""
         return _written({number: first for number, (first, _) in self._queue().offsets().items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note the last messages that exist now: later ones are not read in this run."""
+        """Store the current last messages: later ones are not read in this run."""
         self._target = _ends(self._queue().offsets())
 
     def next_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -104,10 +104,10 @@ class LogStreamReader(OpenQueue, LimitedStreamReader):
         return log_parts(self._ranges(start, _read(end)), self._parts())
 
     def _ranges(self, start: dict[str, Any], ends: Offsets) -> Ranges:
-        """What is to be read.
+        """The offsets to read.
 
         Raises:
-            MessagesDeletedError: some of it was deleted, and the options do not allow that.
+            MessagesDeletedError: some messages were deleted, and the options do not allow that.
         """
         there, began = self._queue().offsets(), _read(start)
         ranges: Ranges = {}
@@ -119,11 +119,11 @@ class LogStreamReader(OpenQueue, LimitedStreamReader):
                 continue
             lost = f"offsets {wanted} to {first - 1} were deleted before the stream has read them"
             if wanted > last:
-                lost = f"it ends at {last}, but was read up to {wanted}: it was made again"
+                lost = f"it ends at {last}, but was read up to {wanted}: it was recreated"
             problem = f"{self._options.queue!r}, partition {number}: {lost}"
             if self._options.missing == "fail":
                 raise MessagesDeletedError(problem)
-            _LOG.warning("%s; the stream goes on at %d", problem, first)
+            _LOG.warning("%s; the stream continues at %d", problem, first)
             ranges[number] = first, max(first, end)
         return ranges
 

@@ -49,11 +49,11 @@ class EventPublisher:
         return self._running.wait(lambda _: call)
 
     def publish(self, items: Sequence[Item], once: Once) -> list[SendResult]:
-        """Publish events, each once where the transport can. Failures are in the results."""
+        """Publish events, each once if the transport supports it. Failures are in the results."""
         return self.wait(self.app.publish(items, once=once, send_errors="report"))
 
     def seal(self, once: Once) -> None:
-        """Let nothing more be published under ``once``, where the transport can."""
+        """Close ``once`` for further events, if the transport supports it."""
         transport = self.app.transport
         if transport.capabilities.once and isinstance(transport, Deduplicating):
             self.wait(transport.seal(once))

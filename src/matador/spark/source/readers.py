@@ -1,7 +1,7 @@
 """Batch and stream reads: of a queue by ranges of positions, of a journal by parts of segments.
 
-A stream needs what can be read again: a journal, or a queue with a retention. Spark may ask for the
-same range any number of times, and never says that it is done: so nothing is settled here, and a
+A stream needs a source that can be read again: a journal, or a queue with a retention. Spark may
+read the same range any number of times and never confirms it. So nothing is settled here, and a
 range always yields the same messages.
 """
 
@@ -71,7 +71,7 @@ class SegmentPart(InputPartition):
 
 
 class Reading:
-    """What all readers share."""
+    """The base of all readers."""
 
     def __init__(self, options: ReadOptions, chosen: StructType) -> None:
         self._options = options
@@ -122,7 +122,7 @@ class JournalStreamReader(Reading, LimitedStreamReader):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note the segments that exist now: later ones are not read in this run."""
+        """Store the current segments: later ones are not read in this run."""
         self._target = Seen().plus(finished(self._folder))
 
     def next_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class JournalStreamReader(Reading, LimitedStreamReader):
 
 
 class OpenQueue(Reading):
-    """A reader that asks its queue again and again."""
+    """A reader that polls its queue."""
 
     _open: tuple[ExitStack, QueueReader] | None = None
 
@@ -193,7 +193,7 @@ class QueueStreamReader(OpenQueue, LimitedStreamReader):
         return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note the last message that exists now: later ones are not read in this run."""
+        """Store the current last message: later ones are not read in this run."""
         self._target = self._last()
 
     def next_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -223,7 +223,7 @@ _UNREAD: Getters = {
 
 
 class RecordRows:
-    """Makes batches of lines of the journal: what was sent, and what could not be read."""
+    """Makes batches of lines of the journal: sent messages, and messages that could not be read."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape

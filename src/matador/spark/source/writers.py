@@ -1,4 +1,4 @@
-"""Publishes rows as events to all their subscribers, each once, whatever Spark has to repeat.
+"""Publishes rows as events to all their subscribers, each once, even if Spark repeats tasks.
 
 Spark repeats a task that failed half-way and, after a restart, a micro-batch whose end it did not
 note. Envelope ids stay the same, and a transport with ``capabilities.once`` stores each only once
@@ -28,8 +28,8 @@ _CHUNK = 1000  # events published in one call
 
 
 @dataclass
-class Published(WriterCommitMessage):
-    """What a task has published."""
+class TaskCommit(WriterCommitMessage):
+    """The result of a task."""
 
     scope: str
     events: int
@@ -47,11 +47,11 @@ class BatchWriter(DataSourceArrowWriter):
         return _publish(self._options, iterator, Once(self._scope))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All is published: a late task, or a second write of this name, publishes nothing."""
+        """Close the write: a late task, or a second write of this name, publishes nothing."""
         _seal(self._options, Once(self._scope))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was published stays. A write with a ``write_id`` can be repeated."""
+        """Published events stay. A write with a ``write_id`` can be repeated."""
         if self._options.write_id is None:
             _seal(self._options, Once(self._scope))
 
@@ -78,11 +78,11 @@ class StreamWriter(StreamBatchWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """The micro-batch is published: if Spark repeats it, nothing is published again."""
-        for scope in {one.scope for one in messages if isinstance(one, Published)}:
+        for scope in {one.scope for one in messages if isinstance(one, TaskCommit)}:
             _seal(self._options, Once(scope, batchId))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """What was published stays, and is not published again with the micro-batch."""
+        """Published events stay, and are not published again with the micro-batch."""
 
 
 def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
@@ -99,10 +99,10 @@ def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> W
     return options
 
 
-def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) -> Published:
+def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) -> TaskCommit:
     context = TaskContext.get()
     assert context is not None
-    done = Published(once.scope, 0, 0)
+    done = TaskCommit(once.scope, 0, 0)
     first = next(batches, None)
     if first is None:
         return done

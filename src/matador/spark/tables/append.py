@@ -58,7 +58,7 @@ class Appender:
     ) -> Appended:
         """Commit the parts, in one step. Of equal rows, the first is kept.
 
-        ``transactions`` are committed in the same step, also without rows; they are asked for with
+        ``transactions`` are committed in the same step, also without rows; they are computed for
         each version of the table that is tried. Without rows and transactions there is no commit.
         """
         repeated = expired = 0
@@ -93,7 +93,7 @@ class Appender:
             least = part.file.least("recorded_at")
             is_old = limit is not None and (least is None or as_micros(least) < limit)
             if mask.all():
-                continue  # a file that is nobody's
+                continue  # an unreferenced file
             if is_old or mask.any():
                 bits = np.packbits(mask).tobytes()
                 unwanted.append(Unwanted(part, bits, limit if is_old else None))

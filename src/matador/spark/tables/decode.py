@@ -62,7 +62,7 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 class QuarantineReason(NamedTuple):
-    """Why something is in quarantine, without what differs from row to row."""
+    """The reason why a row is in quarantine, without the parts that differ from row to row."""
 
     kind: str
     event_key: str | None
@@ -237,7 +237,7 @@ def _event_rows(records: Sequence[SentRecord]) -> Rows:
 
 
 def _own(record: SentRecord | DeliveryRecord) -> str:
-    """What tells a message from all others; see ``identity``."""
+    """The unique identity of a message; see ``identity``."""
     is_first = type(record) is SentRecord and record.replay_id is None
     moment = record.created_at if is_first else None
     return identity(record.way, record.subscriber, record.id, moment)

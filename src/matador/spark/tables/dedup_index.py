@@ -4,9 +4,9 @@ Every commit adds a file, called a run, and every few runs are merged into one: 
 handful of binary searches however large the table is. A run is named after the versions of the
 table whose new rows it has; one that lies within another is a leftover of a merge.
 
-The index is a cache. What is missing is read from the files of the table, so a process that was
+The index is a cache. Missing keys are read from the files of the table, so a process that was
 killed between a commit and the index, another writer, or a deleted index do no harm. Runs of the
-same versions have the same keys: several processes may write them side by side.
+same versions have the same keys: several processes may write them concurrently.
 """
 
 from __future__ import annotations

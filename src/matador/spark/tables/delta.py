@@ -3,8 +3,8 @@
 delta-rs reads and writes the log; this is the only module that imports it. Commits that only add
 files are written by ``delta_log``, in a fraction of the time. Files are written by tasks or by the
 caller and become rows with the commit. Every commit names the version it was prepared for: if
-another process was faster, ``CommitConflictError`` is raised, and the caller looks again. So any
-number of processes may write, and none has to wait for a lock.
+another process was faster, ``CommitConflictError`` is raised, and the caller retries. So any number
+of processes may write without a lock.
 
 delta-rs does not sync what it writes to a disk: the log is synced here. A log entry that a power
 failure has cut short was never reported as committed, and is set aside. In an object store a log
@@ -81,7 +81,7 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class Changes(NamedTuple):
-    """What some commits have changed. Expired rows and files that only moved are left out."""
+    """The changes of some commits. Expired rows and files that only moved are left out."""
 
     added: list[DataFile]
     """The files with rows that are new in the table."""
@@ -97,7 +97,7 @@ class Changes(NamedTuple):
 
 
 class DeltaTable:
-    """One table. An object belongs to one thread; ``refresh`` shows it what others have done."""
+    """One table. An object belongs to one thread; ``refresh`` reads the commits of others."""
 
     def __init__(
         self, lake: Storage, name: str, schema: Schema, *, partitioned: bool = True
@@ -216,7 +216,7 @@ class DeltaTable:
         return True
 
     def refresh(self) -> DeltaTable:
-        """See what was committed since."""
+        """Read the commits made since."""
         if self._facts is None:
             return self.open(create=False)
         if not self._log.follow():
@@ -224,7 +224,7 @@ class DeltaTable:
         return self
 
     def _snapshot(self) -> Any:
-        """What delta-rs knows of the version that was read. It is asked only where it has to be."""
+        """The table of delta-rs at the version that was read. Loaded only if necessary."""
         if self._table is None:
             self._table = self._at(self.version)
         elif self._table.version() != self.version:
@@ -291,7 +291,7 @@ class DeltaTable:
             )
 
     def changes(self, after: int) -> Changes | None:
-        """What was committed after a version. None: the log no longer goes back so far.
+        """The changes committed after a version. None: the log no longer goes back so far.
 
         A commit of this package says so. It has new rows if it removes no files; other removals
         are those of expired rows. Of another program, files that are removed and added together
@@ -376,8 +376,8 @@ class DeltaTable:
     def _may_append(self) -> bool:
         """Whether an entry may be written without delta-rs: nothing special was asked for.
 
-        Tables of a later protocol may have rules for writers, and delta-rs knows them. In an
-        object store, delta-rs knows how to create an entry that nobody else has.
+        Tables of a later protocol may have rules for writers, and delta-rs knows them. In an object
+        store, delta-rs knows how to create an entry exclusively.
         """
         if not self.storage.is_local:
             return False
@@ -396,7 +396,7 @@ class DeltaTable:
             self._checkpoint(version)
 
     def _checkpoint(self, version: int) -> None:
-        """Sum up the log, so that nobody has to read it from its beginning."""
+        """Write a checkpoint, so that readers need not read the log from its beginning."""
         try:
             table = self._snapshot()
             table.create_checkpoint()
@@ -468,7 +468,7 @@ def combined(all_statistics: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def _named_errors(storage: Storage) -> Generator[None]:
-    """Raise what an object store has answered as ``ObjectStoreError``, without secrets."""
+    """Raise errors of an object store as ``ObjectStoreError``, without secrets."""
     try:
         yield
     except _errors.TableNotFoundError:

@@ -1,12 +1,12 @@
-"""The log of a Delta table, entry by entry: what others have committed, and a commit of our own.
+"""The log of a Delta table, entry by entry: reads commits of others, and writes own commits.
 
-delta-rs works out all files of a table when it opens it, and for every commit: it costs more the
-more files and commits there are. Whoever only appends needs none of that, but the number of the
-last entry, the transactions and a few facts about the table. So opening a table and appending to it
-cost the same with ten files and with ten thousand.
+delta-rs lists all files of a table when it opens it and for every commit, which takes longer the
+more files and commits there are. An append only needs the number of the last entry, the
+transactions and a few facts about the table. So opening a table and appending to it cost the same
+with ten files and with ten thousand.
 
 An entry of our own is written and synced under another name first: it appears whole and durable, or
-not at all, and only if nobody else has written that number.
+not at all, and only if no other writer has written that number.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _decode_lines = msgspec.json.Decoder(_Line).decode_lines
 
 
 class TableFacts(NamedTuple):
-    """What a writer has to know about a table."""
+    """The facts that a writer needs about a table."""
 
     id: str
     writer_version: int
@@ -77,9 +77,9 @@ class TableFacts(NamedTuple):
 
 
 def open_log(storage: Storage) -> tuple[LogTail, TableFacts] | None:
-    """The last version of a table in a folder, its transactions, and what to know about it.
+    """The last version of a table in a folder, its transactions, and its facts.
 
-    None: delta-rs has to look, because there is no table, or its log is damaged or unusual.
+    None: delta-rs must open it, because there is no table, or its log is damaged or unusual.
     """
     lines: list[_Line] = []
     first = 0
@@ -118,7 +118,7 @@ def _entry(storage: Storage, version: int) -> list[_Line] | None:
 
 
 def _checkpoint(storage: Storage, version: int) -> list[_Line]:
-    """What a checkpoint says besides the files of the table."""
+    """The lines of a checkpoint, except for the files of the table."""
     with storage.reader(f"{LOG}/{version:020d}.checkpoint.parquet") as file:
         rows = parquet.ParquetFile(file).read(columns=["txn", "protocol", "metaData"])
     lines: list[_Line] = []
@@ -135,7 +135,7 @@ def _transactions(lines: Iterable[_Line]) -> dict[str, int]:
 
 
 class LogTail:
-    """What was committed up to a version, and after it. Belongs to one thread."""
+    """Follows the commits of a log from a version on. Belongs to one thread."""
 
     def __init__(
         self, storage: Storage, version: int, transactions: Mapping[str, int] | None = None
@@ -147,7 +147,7 @@ class LogTail:
     def follow(self) -> bool:
         """Read the entries that were added since.
 
-        False: delta-rs has to look, because the table was changed in another way, the last entry
+        False: delta-rs must reload, because the table was changed in another way, the last entry
         is damaged, or this part of the log is gone.
         """
         while True:
@@ -197,7 +197,7 @@ def append_entry(
 
 
 def write_entry(table: Path, version: int, content: bytes) -> bool:
-    """Write an entry, durably, if nobody else has; returns whether it was written.
+    """Write an entry durably unless it exists; returns whether it was written.
 
     Raises:
         OSError: it cannot be written; nothing is committed.

@@ -1,12 +1,12 @@
 """Incremental ingest: finished segments of a journal become rows of the lake, exactly once.
 
 A batch of segments is decoded by tasks into files in the folders of the tables. Then the driver
-commits the files: to each table in one step, without the rows that the table has already. Last of
-all, the segments are noted as done. An ingest that is killed anywhere in between is repeated by the
-next one: what is committed counts as repeated, and files that were not committed are nobody's.
+commits the files: to each table in one step, without the rows that the table has already. Finally,
+the segments are recorded as ingested. If an ingest is killed in between, the next one repeats it:
+committed rows count as repeated, and uncommitted files are not part of a table.
 
 Two ingests may run at the same time. A commit is made for the version of the table whose keys were
-compared; the slower one looks again, and leaves out what the other has added.
+compared; the slower one compares again, and leaves out rows that the other has added.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class IngestResult:
 
 @dataclass(frozen=True, slots=True)
 class IngestProgress:
-    """The progress of an ingest: what is done of what there is to do, as far as it is known.
+    """The progress of an ingest: the finished part and the total, as far as it is known.
 
     Bytes of a journal, or messages of Kafka.
     """
@@ -105,7 +105,7 @@ class IngestOptions:
     """``batch_size``: bytes of the journal, or messages of Kafka, in a batch: it bounds memory and
     lost work.
 
-    ``follow``: continue until ``stop`` is set; look for new ones every ``interval`` seconds.
+    ``follow``: continue until ``stop`` is set; check for new ones every ``interval`` seconds.
     """
 
     follow: bool = False
@@ -139,7 +139,7 @@ class IngestedSegments:
         self._since_merge = 0
 
     def new(self, segments: Sequence[SegmentRef]) -> list[SegmentRef]:
-        """The segments that nobody has ingested."""
+        """The segments that are not ingested yet."""
         self._table.refresh()
         if self._table.version != self._version:
             changes = self._table.changes(self._version) if self._version >= 0 else None
@@ -173,7 +173,7 @@ class IngestedSegments:
         if _FEW * sum(one.rows for one in others) < largest.rows:
             files = others
         file = self._write(pa.concat_tables(map(self._read, files)))
-        with suppress(CommitConflictError):  # then another ingest is at work; next time
+        with suppress(CommitConflictError):  # another ingest is running; merge next time
             self._version = self._table.commit([file], files, same_rows=True)
 
     def _write(self, rows: Table) -> DataFile:
@@ -182,7 +182,7 @@ class IngestedSegments:
         return writer.close()
 
     def add(self, segments: Sequence[SegmentRef]) -> None:
-        """Note that segments are done."""
+        """Record segments as ingested."""
         columns = [pa.array(one) for one in zip(*segments, strict=True)]
         file = self._write(pa.Table.from_arrays(columns, schema=SEGMENTS))
         before = self._version

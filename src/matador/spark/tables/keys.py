@@ -121,7 +121,7 @@ KEY_COLUMNS: dict[str, list[str]] = {
 
 
 def identity(way: str, subscriber: str, id: str, created_at: int | None = None) -> str:
-    """What tells a message from all others: its id, if it is an event.
+    """The unique identity of a message: its id, if it is an event.
 
     Other ids are unique in their queue only. A job's id may be used again once the job is gone, so
     the time it was added at tells the two apart; not for the jobs of a replay, which have ids of

@@ -21,7 +21,7 @@ from matador.storage import Storage
 log = logging.getLogger("matador.lake")
 
 HELD_UNTIL = "matador.lease"
-"""The application whose transaction says until when it is held: milliseconds since 1970."""
+"""The application whose transaction has the expiry time: milliseconds since 1970."""
 
 LENGTH = 60.0
 """Seconds for which a lease is held without being renewed."""
@@ -58,7 +58,7 @@ class Lease:
                 self._note(_now() + int(self._length * 1000))
                 break
             except CommitConflictError:
-                continue  # another process was faster, in taking it or in giving it back
+                continue  # another process was faster to take or release it
         self._thread.start()
         return self
 
@@ -76,7 +76,7 @@ class Lease:
         if self.is_lost:
             raise StorageLockedError(
                 f"this process was stopped for too long, and another one may write to "
-                f"{self._folder.root} now; start again to go on with what is left"
+                f"{self._folder.root} now; start again to continue"
             )
 
     def _renew(self) -> None:
@@ -86,7 +86,7 @@ class Lease:
                     self._note(_now() + int(self._length * 1000))
                     continue
             except CommitConflictError:
-                continue  # the next look shows who it was
+                continue  # the next read shows the holder
             except Exception as error:  # noqa: BLE001 - the store may answer next time
                 if _now() < self._until:
                     log.warning("cannot renew the lease of %s: %s", self._folder.root, error)

@@ -3,7 +3,7 @@
 A batch is a range of each partition. Tasks read and decode it into files in the folders of the
 tables. Then the driver commits ``quarantine``, and after it ``events`` together with the offsets at
 which the next batch begins. An ingest that is killed before that is repeated by the next one: rows
-in quarantine count as repeated, and files that were not committed are nobody's.
+in quarantine count as repeated, and uncommitted files are not part of a table.
 
 The same message may be in a log several times, as it is retried or redriven, and another ingest may
 read the same ranges. ``Appender`` leaves out events whose id the table has.
@@ -101,7 +101,7 @@ class LogIngest:
         return self._result
 
     def _all_new(self, queues: Sequence[str]) -> None:
-        """Ingest what is there now, batch by batch."""
+        """Ingest all current messages, batch by batch."""
         while True:
             ranges, missed = self._offsets.ranges(self._source.log.partitions(queues))
             self._result += IngestResult(missed=missed)
@@ -110,7 +110,7 @@ class LogIngest:
             # Messages were deleted since. If that is not allowed, it is an error now.
 
     def _ingest_all(self, left: dict[LogPartition, tuple[int, int]]) -> bool:
-        """Ingest all that is left; False if it has to be looked for again."""
+        """Ingest the remaining ranges; False if they must be determined again."""
         total = lag = sum(end - begin for begin, end in left.values())
         if lag:
             self._show(0, total)
@@ -153,7 +153,7 @@ class LogIngest:
         if any(not answer.deleted for answer in failed):
             raise ClusterError(
                 f"{len(failed):,} of {len(tasks):,} tasks could not read all of their messages; "
-                f"the next ingest goes on there: {failed[0].failed}"
+                f"the next ingest continues there: {failed[0].failed}"
             )
         return not failed
 
@@ -216,7 +216,7 @@ def queues_of(app: Matador, queues: Sequence[str] | None) -> list[str]:
 
 
 def log_source(app: Matador) -> LogSource:
-    """What tasks need to read the messages of an application.
+    """The data that tasks need to read the messages of an application.
 
     Raises:
         ConfigurationError: its transport keeps no log, or its codec cannot be pickled.
@@ -232,7 +232,7 @@ def log_source(app: Matador) -> LogSource:
         )
     try:
         pickled: bytes = _pickler.dumps(app.codec)
-    except Exception as error:  # a codec of the user's own may raise anything
+    except Exception as error:  # a user's codec may raise anything
         raise ConfigurationError(
             f"the codec {app.codec!r} cannot be sent to the Spark executors; give it a __reduce__ "
             f"({error})"

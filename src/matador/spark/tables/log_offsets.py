@@ -2,7 +2,7 @@
 
 They are application transactions of the table ``events``: one for each partition of a log that was
 made, with the next offset; and one for each log, with a hash of the id it was made with, which
-tells that a log was deleted and made again.
+shows that a log was deleted and recreated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from matador.transports.base import QueueLog
 log = logging.getLogger("matador.lake")
 
 Since: TypeAlias = Literal["earliest", "latest"] | datetime
-"""Where a log begins that the lake has not read before."""
+"""Where to start in a log that the lake has not read before."""
 
 Missing: TypeAlias = Literal["fail", "skip"]
 """What to do if messages were deleted before they were read."""
@@ -30,7 +30,7 @@ Missing: TypeAlias = Literal["fail", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """Where to begin, and what to do about messages that are gone."""
+    """Where to start, and what to do about deleted messages."""
 
     since: Since = "earliest"
     missing: Missing = "fail"
@@ -48,7 +48,7 @@ class LogStart:
 
 @dataclass(slots=True)
 class _Plan:
-    """Ranges to read, transactions to commit before that, and how many messages are gone."""
+    """Ranges to read, transactions to commit before that, and the number of deleted messages."""
 
     ranges: list[LogRange] = field(default_factory=list[LogRange])
     begun: dict[str, int] = field(default_factory=dict[str, int])
@@ -66,13 +66,13 @@ class LogOffsets:
         self._known: dict[str, int | None] = {}
 
     def ranges(self, partitions: Sequence[LogPartition]) -> tuple[list[LogRange], int]:
-        """What is to be read, and how many messages are gone that were not.
+        """The ranges to read, and the number of messages that were deleted unread.
 
-        Logs that are new to the lake are noted with their beginnings, so that another ingest goes
-        on from there.
+        The starts of logs that are new to the lake are stored, so that another ingest continues
+        from there.
 
         Raises:
-            MessagesDeletedError: some of it is gone, and that is not allowed.
+            MessagesDeletedError: messages were deleted unread, and the options do not allow that.
         """
         while True:
             self._refresh()
@@ -99,7 +99,7 @@ class LogOffsets:
             elif offset is None:
                 if mark != _mark(one):
                     self._note_gone(
-                        one, "it was deleted and made again, perhaps before all of it was ingested"
+                        one, "it was deleted and recreated, perhaps before all of it was ingested"
                     )
                 # One that was added later has been there from its beginning.
                 begin = self._within(plan, one, 0)
@@ -110,7 +110,7 @@ class LogOffsets:
         return plan
 
     def _within(self, plan: _Plan, one: LogPartition, offset: int) -> int:
-        """Where to go on."""
+        """The offset to continue from."""
         if one.start <= offset <= one.end:
             return offset
         if offset < one.start:
@@ -125,9 +125,9 @@ class LogOffsets:
         text = f"{one.queue!r}, partition {one.number}: {why}"
         if self._start.missing == "fail":
             raise MessagesDeletedError(
-                f'{text}; to go on with what is there, ingest with missing="skip" (--missing skip)'
+                f'{text}; to skip them, ingest with missing="skip" (--missing skip)'
             )
-        log.warning("%s; the ingest goes on at %d", text, one.start)
+        log.warning("%s; the ingest continues at %d", text, one.start)
 
     def _first_offsets(self, new: Sequence[LogPartition]) -> dict[LogPartition, int]:
         since = self._start.since

@@ -35,7 +35,7 @@ _IDS = uuid.UUID("6d617461-646f-5272-8000-6b61666b6131")
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """What a task needs to read a log and to understand it. Pickled; its ``repr`` has no secret."""
+    """The data that a task needs to read and decode a log. Pickled; its ``repr`` has no secret."""
 
     log: QueueLog
     codec: bytes
@@ -48,7 +48,7 @@ class DecodedLog(msgspec.Struct, frozen=True):
     """The answer of a task. ``retried`` are the parts of messages that had an attempt before: what
     is in ``parts``, too, is kept from there.
 
-    ``failed`` says why not all could be read; ``deleted`` that some of it is gone.
+    ``failed``: why messages could not be read; ``deleted``: messages were deleted unread.
     """
 
     parts: list[Part] = []

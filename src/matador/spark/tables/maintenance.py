@@ -2,11 +2,11 @@
 
 Compaction replaces several files of a day by one with the same rows; retention removes files, or
 writes them again without their old rows. Both are a commit: a reader sees the version before or the
-one after. The replaced files stay on disk for those who are still reading them, until a vacuum.
+one after. The replaced files stay on disk for current readers until a vacuum.
 
-If another process commits in between, its new files are looked at too, and the commit is made for
-the version that includes them. What has expired is noted in the same commit, so that an ingest that
-is at work does not bring it back.
+If another process commits in between, its new files are included, and the commit is made for the
+new version. The expiry time is stored in the same commit, so that a running ingest does not restore
+expired rows.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def compact(spark: SparkSession, table: DeltaTable, target_size: int = TARGET) -
             [one for one in of_day if one.size < target_size], lambda one: one.size, target_size
         )
     ]
-    # A task reads many files one after the other; the driver has to hear from it now and then.
+    # A task reads many files; it must report to the driver from time to time.
     merges = [
         part
         for group in merges

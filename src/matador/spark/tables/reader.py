@@ -142,7 +142,8 @@ class LakeTables:
         return self.table("deliveries")
 
     def quarantine(self) -> DataFrame:
-        """What could not be decoded, is unknown or does not fit its type, and why."""
+        """The records that could not be decoded, are unknown or do not fit their type, with the
+        reasons."""
         return self.table("quarantine")
 
     def table(self, name: str) -> DataFrame:

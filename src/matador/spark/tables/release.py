@@ -1,4 +1,4 @@
-"""Takes events out of quarantine that the schema has learned since.
+"""Moves events out of quarantine that are valid under the current schema.
 
 The rows are decoded again. Those that are valid now are added to ``events``, unless they are there,
 and then leave the quarantine. If it is killed in between, the next release does the rest: rows that

@@ -1,8 +1,8 @@
 """A task of a Spark worker: runs the application as an ordinary worker for one slice of time.
 
 A Python process of Spark runs one task after another and keeps its modules, so the application is
-loaded once. It is shut down after each slice: nobody knows when this process gets the next one, and
-the broker gives its messages to other workers meanwhile.
+loaded once. It is shut down after each slice, because this process may not get another slice soon.
+Meanwhile the broker delivers its messages to other workers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Slice:
 
     ``reference`` finds the application in the executors; None for ``queues`` and ``concurrency``
     means those of the application. After ``seconds`` nothing is received any more, and callbacks
-    have ``drain`` seconds to finish before they are cancelled.
+    have ``drain`` seconds to finish before they are canceled.
     """
 
     reference: str
@@ -50,7 +50,7 @@ class Slice:
 
 
 class SliceReport(msgspec.Struct, frozen=True):
-    """What a task reports: outcomes, whether its queues were empty, and why it failed.
+    """The report of a task: outcomes, whether its queues were empty, and why it failed.
 
     ``paused``: these queues are not empty, and cannot become so, because they are paused.
     """
@@ -142,8 +142,8 @@ async def _told(stop: StopAddress | None) -> None:
 
 
 async def _paused_ones(app: Matador) -> tuple[str, ...] | None:
-    """The paused queues that have messages. None: there are messages, or other workers have some,
-    that may still be handled. So an empty tuple means that all queues are empty."""
+    """The paused queues that have messages. None: there are messages, or messages in flight
+    elsewhere, that may still be handled. So an empty tuple means that all queues are empty."""
     if not isinstance(app.transport, Measuring):
         return None
     pauses = pausing(app.transport)

@@ -105,7 +105,7 @@ def run_spark_worker(
         concurrency: how many messages of a queue each handles at a time; by default as in the
             topology.
         slice_seconds: how long a task receives before it reports.
-        drain_seconds: how long its callbacks may continue after that before they are cancelled.
+        drain_seconds: how long its callbacks may continue after that before they are canceled.
         until_empty: stop once no message is waiting, delayed or in progress. If the only ones left
             are in paused queues, that is an error.
         py_files: other files, or zips, that the application imports.

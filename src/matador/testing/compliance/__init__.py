@@ -1,4 +1,4 @@
-"""The compliance suite: what ``matador.transports.base`` promises, shown on a real transport.
+"""The compliance suite: tests a transport against the contract in ``matador.transports.base``.
 
 Subclass ``TransportCompliance`` in a test module and give it a factory::
 
@@ -6,9 +6,9 @@ Subclass ``TransportCompliance`` in a test module and give it a factory::
         async def make_transport(self) -> Transport:
             return MyTransport("my://localhost", lease=1)
 
-Which tests apply is never guessed: a declared ability must be shown true, and one that is not
-declared must be refused with its named error, be absent, or take the documented fall-back
-(priorities and retention: a note by ``apply_topology``). Needs pytest and pytest-asyncio.
+The capabilities decide which tests apply: a declared ability must work, and an undeclared one must
+be refused with its named error, be absent, or use the documented fallback (priorities and
+retention: a note by ``apply_topology``). Needs pytest and pytest-asyncio.
 """
 
 from matador.testing.compliance.base import ComplianceBase
@@ -46,4 +46,5 @@ class TransportCompliance(
     RoutingCompliance,
     LoadCompliance,
 ):
-    """Everything a transport promises. See the module, and ``ComplianceBase`` for the knobs."""
+    """Tests the complete contract of a transport. See the module, and ``ComplianceBase`` for the
+    settings."""

@@ -1,4 +1,4 @@
-"""What every group of compliance tests has: the factory, the hooks, benches, and tidying up."""
+"""The base of all groups of compliance tests: the factory, the settings, benches and cleanup."""
 
 from __future__ import annotations
 
@@ -20,85 +20,86 @@ T = TypeVar("T")
 
 
 def growing(seconds: float) -> tuple[float, float, float]:
-    """Times to try one after the other: a busy machine may be too slow for the first of them."""
+    """Increasing durations to try in turn, because a busy machine may be too slow for the first."""
     return seconds, 5 * seconds, 25 * seconds
 
 
 @pytest.mark.asyncio
 class ComplianceBase:
-    """The factory to be given, and the knobs that may be turned."""
+    """The factory to implement, and the settings to override."""
 
     patience: float = 30.0
-    """Seconds until something that must happen is given up. Must be longer than the lease."""
+    """The time limit for expected events in seconds. Must be longer than the lease."""
 
     quiet: float = 0.1
-    """Seconds for which nothing must happen where nothing may."""
+    """Seconds to wait when no event may happen."""
 
     refuses_second_settlement: bool = True
-    """Settling one delivery twice gives ``LeaseLostError``. False for brokers that cannot tell:
-    then the second settlement must be answered with None and change nothing."""
+    """Settling one delivery twice gives ``LeaseLostError``. False for brokers that cannot detect
+    it: then the second settlement must return None and change nothing."""
 
     sees_only_ready: bool = False
-    """Depth, browsing and purging concern what is ready. For brokers that tell no more: neither
-    what is delayed nor what somebody holds is counted, shown or deleted."""
+    """Depth, browsing and purging only include ready messages. For brokers that neither count, show
+    nor delete delayed messages and messages in flight."""
 
     releases_keep_their_place: bool = True
-    """What is released is delivered again before what was sent after it. False for brokers where
-    only a copy at the end of the queue is uncounted."""
+    """A released message is delivered again before messages sent after it. False for brokers where
+    only a copy at the end of the queue is not counted."""
 
     retries_keep_their_place: bool = True
-    """What is retried is delivered again before later messages with its ordering key. False for
+    """A retried message is delivered again before later messages with its ordering key. False for
     brokers that cannot change a stored message: a retry goes to the end of its key."""
 
     orders_without_keys: bool = True
-    """Where there is an order at all, messages without an ordering key have one, too. False for
-    brokers that order the messages of one key only."""
+    """If there is an order, messages without an ordering key are ordered, too. False for brokers
+    that only order the messages of one key."""
 
     counts_queues: bool = True
-    """``publish`` says whether a message found a queue. False for brokers that store it without
-    knowing who reads it: then it is 1 also for what no binding matches."""
+    """``publish`` reports whether a message matched a queue. False for brokers that store it
+    without that knowledge: then it returns 1 even if no binding matches."""
 
     delay_step: float = 0.1
     """Seconds by which two delays must differ to end one after the other."""
 
     body_limit: int | None = None
-    """Bytes of the largest body, of any content, that is sure to be stored. None: as many as
+    """The size in bytes of the largest body that can always be stored. None:
     ``capabilities.max_message_size``. For brokers that count headers and encodings, too."""
 
     listens_first: bool = False
-    """A message reaches only those who listen when it is sent. The suite then subscribes to every
-    queue of a topology, dead letters too, before anything is sent."""
+    """A message only reaches current subscriptions. The suite then subscribes to every queue of a
+    topology, including dead letters, before it sends."""
 
     honors_arguments: bool = False
-    """Types and arguments of queues mean something here. False: a note says that they do not."""
+    """Types and arguments of queues have an effect. False: a note reports that they have none."""
 
     async def make_transport(self) -> Transport:
         """A transport that is not connected, on the same broker or store at every call in a test.
 
         Two calls may give the same object only if it is ``in_process`` and not ``durable``. Use a
-        short lease, one or two seconds, if the transport has leases: some tests wait for its end.
+        short lease of one or two seconds if the transport has leases: some tests wait for it to
+        expire.
         """
         raise NotImplementedError("make_transport() must be overridden")
 
     async def make_patient_transport(self) -> Transport:
-        """Like ``make_transport``, with a lease that a busy machine does not outlast: 30 seconds,
-        say. For every test in which no lease may end, and that is nearly all of them."""
+        """Like ``make_transport``, with a lease that does not expire on a busy machine, such as 30
+        seconds. Used by nearly all tests, because no lease may expire in them."""
         return await self.make_transport()
 
     async def restart_broker(self) -> None:
         """Restart the broker, and return once it is up. Embedded transports have none."""
 
     async def make_exact_queue(self, name: str) -> None:
-        """Make a queue, and its dead letters, as their owner would, where transports do not."""
+        """Create a queue and its dead letters as their owner would, if transports do not."""
 
     async def raw_entries(self) -> RawEntries | None:
-        """A writer of odd entries, past the transport. None only if nobody else can write there:
-        for transports that are ``in_process``."""
+        """A writer of odd entries that bypasses the transport. None only if no other program can
+        write there: for ``in_process`` transports."""
         return None
 
     async def delete_queue(self, name: str) -> bool:
-        """Delete a queue, by its full name, behind the transport's back. False: the broker has no
-        queues that could be deleted."""
+        """Delete a queue, by its full name, without the transport. False: the broker has no queues
+        to delete."""
         return False
 
     # -- for the tests ----------------------------------------------------------------------------
@@ -113,12 +114,12 @@ class ComplianceBase:
         await self.tidy_up()
 
     def prepare(self) -> None:
-        """Before a test: a namespace of its own."""
+        """Before a test: choose a unique namespace."""
         self._opened = []
         self._namespace = f"t{uuid4().hex[:10]}"
 
     async def tidy_up(self) -> None:
-        """After a test: disconnect what it made."""
+        """After a test: disconnect its transports."""
         for transport in self._opened:
             await transport.disconnect()
 
@@ -135,7 +136,7 @@ class ComplianceBase:
         dead_letters: DeadLetters | None = None,
         namespace: str = "",
     ) -> Topology:
-        """A topology in a namespace of the test's own."""
+        """A topology in the namespace of the test."""
         return Topology(
             f"{self._namespace}{namespace}",
             queues=queues or ["events"],
@@ -157,7 +158,7 @@ class ComplianceBase:
         return Bench(transport, topology, notes, patience=self.patience, quiet=self.quiet)
 
     async def declare(self, transport: Transport, topology: Topology) -> Sequence[TopologyNote]:
-        """Apply a topology, and listen first where that is needed."""
+        """Apply a topology, and subscribe first if necessary."""
         notes = await transport.apply_topology(topology)
         if self.listens_first:
             names = [topology.full_name(queue.name) for queue in topology.queues]
@@ -168,14 +169,14 @@ class ComplianceBase:
     async def reopen(
         self, bench: Bench, *, restart: bool = False, short_lease: bool = False
     ) -> Bench:
-        """Disconnect, and come back as another transport on the same topology."""
+        """Disconnect, and connect another transport with the same topology."""
         await bench.transport.disconnect()
         if restart:
             await self.restart_broker()
         return await self.open(topology=bench.topology, short_lease=short_lease)
 
     async def nothing_is_left(self, bench: Bench) -> None:
-        """Nothing is delivered from the first queue, not even after a reconnect."""
+        """Check that nothing is delivered from the first queue, even after a reconnect."""
         again = await self.reopen(bench)
         await again.nothing_comes(await again.subscribe())
 
@@ -186,7 +187,8 @@ async def ability(
     declared: bool,
     *calls: Callable[[T], Awaitable[object]],
 ) -> T | None:
-    """The transport as what it declares to be; None if it does not, and then it refuses ``calls``.
+    """The transport, if it declares an ability; otherwise checks that it refuses ``calls`` and
+    returns None.
 
     A transport may lack an ability altogether, or have its methods and refuse them.
     """

@@ -1,4 +1,4 @@
-"""A connected transport with a topology: what a compliance test works on."""
+"""A connected transport with a topology, for compliance tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from matador.transports.base import Browsing, Measuring, Subscription, Transport
 
 
 class Bench:
-    """Sends, receives and settles, and fails clearly where the transport does not.
+    """Sends, receives and settles, and fails with a clear message on any error.
 
     Queues are called by their short names; None is the first one. Bodies are text.
     """
@@ -44,7 +44,7 @@ class Bench:
 
     @property
     def can(self) -> Capabilities:
-        """What the transport declares."""
+        """The capabilities of the transport."""
         return self.transport.capabilities
 
     def name(self, queue: str | None = None) -> str:
@@ -56,7 +56,7 @@ class Bench:
         return f"{self.name(queue)}.{kind}"
 
     def noted(self, full_name: str) -> bool:
-        """Did the transport say that it could not honor something of this queue?"""
+        """Whether the transport returned a note about this queue."""
         return any(note.queue == full_name for note in self.notes)
 
     def message(
@@ -84,7 +84,7 @@ class Bench:
         )
 
     async def send(self, *messages: Message | str) -> None:
-        """Send, and insist that all are stored."""
+        """Send, and check that all messages are stored."""
         made = [self.message(item) if isinstance(item, str) else item for item in messages]
         outcomes = await self.transport.send(made)
         assert list(outcomes) == [None] * len(made), "every message must be stored"
@@ -115,7 +115,7 @@ class Bench:
         return (await self.receive(subscription, 1))[0]
 
     async def settle(self, *settlements: Settlement) -> None:
-        """Settle, and insist that all is done."""
+        """Settle, and check that all settlements succeed."""
         outcomes = await self.transport.settle(settlements)
         assert list(outcomes) == [None] * len(settlements), "every settlement must be done"
 
@@ -133,7 +133,7 @@ class Bench:
         return deliveries
 
     async def nothing_comes(self, subscription: Subscription) -> None:
-        """For a short while nothing is delivered."""
+        """Check that nothing is delivered for a short time."""
         try:
             async with asyncio.timeout(self.quiet):
                 got = await subscription.receive(1)
@@ -156,5 +156,5 @@ def bodies(deliveries: Sequence[Delivery | StoredMessage]) -> list[str]:
 
 
 async def collect(stored: AsyncIterator[StoredMessage]) -> list[StoredMessage]:
-    """All that a browse gives."""
+    """All messages of a browse."""
     return [message async for message in stored]

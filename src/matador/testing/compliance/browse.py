@@ -1,4 +1,4 @@
-"""Looking at queues from outside: browse, take, purge, depth, replay."""
+"""Inspecting queues: browse, take, purge, depth, replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matador.transports.base import Browsing, Measuring, Purging, Replaying
 
 
 class BrowseCompliance(ComplianceBase):
-    """Browse, take, purge, depth, replay. Each test shows the ability, or that it is refused."""
+    """Browse, take, purge, depth, replay. Each test checks the ability, or that it is refused."""
 
     # -- browse -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Connecting, disconnecting, coming back."""
+"""Connecting, disconnecting, reconnecting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from matador.transports.base import (
 
 
 class StateRecorder:
-    """A ``TransportObserver`` that remembers the states it was told."""
+    """A ``TransportObserver`` that records states."""
 
     def __init__(self) -> None:
         self.statuses: list[str] = []
@@ -44,7 +44,7 @@ class StateRecorder:
 
 
 class ConnectionCompliance(ComplianceBase):
-    """Connecting, disconnecting, coming back."""
+    """Connecting, disconnecting, reconnecting."""
 
     async def test_it_has_a_name(self) -> None:
         assert (await self.make()).name.strip()

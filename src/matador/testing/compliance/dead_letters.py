@@ -111,7 +111,7 @@ class DeadLetterCompliance(ComplianceBase):
         await bench.drain(name, 0)
 
     async def test_a_dead_letter_with_nowhere_to_go_stays_in_hand(self) -> None:
-        # Whoever settles knows the topology, and completes what is not to be kept.
+        # The caller knows the topology, and completes messages that must not be kept.
         bench = await self.open(dead_letters=DeadLetters(unhandled=False))
         delivery = await self._deliver(bench, "a")
         lost = DeadLetter(delivery.receipt, "unhandled", "r")

@@ -1,4 +1,4 @@
-"""What a foreign program writes into a queue stops nobody, and is not lost."""
+"""Entries of foreign programs neither stop a worker nor get lost."""
 
 from __future__ import annotations
 

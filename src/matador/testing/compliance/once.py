@@ -13,7 +13,7 @@ from matador.transports.base import Browsing, Deduplicating, Replaying, Splittin
 
 
 class OnceCompliance(ComplianceBase):
-    """Deduplicating and splitting. Each test shows the ability, or that it is refused."""
+    """Deduplicating and splitting. Each test checks the ability, or that it is refused."""
 
     async def test_what_is_sent_twice_under_its_id_is_stored_once(self) -> None:
         bench = await self.open()

@@ -1,4 +1,4 @@
-"""Order: of sending, of priority, and within a key whoever consumes."""
+"""Order: of sending, of priority, and within a key over all consumers."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class OrderingCompliance(ComplianceBase):
 
 
 class _KeyedRun:
-    """Consumers that retry one message of every key, and watch who overtakes whom."""
+    """Consumers that retry one message of every key, and record which messages overtake others."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench

@@ -1,4 +1,4 @@
-"""Pausing queues: nobody receives from a paused one, in any process, until it is resumed."""
+"""Pausing queues: a paused queue delivers nothing to any process until it is resumed."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class PauseCompliance(ComplianceBase):
         await bench.nothing_comes(await bench.subscribe())
 
     async def test_a_pause_counts_for_all_processes(self) -> None:
-        """Another transport stands for another process, and for one that starts later."""
+        """Another transport represents another process, and one that starts later."""
         bench = await self.open()
         if (transport := await self._pausing(bench)) is None:
             return

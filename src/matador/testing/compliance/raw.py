@@ -1,7 +1,6 @@
-"""Entries as a foreign program writes them: odd in every part, below the transport.
+"""Entries as a foreign program writes them: odd in every part, bypassing the transport.
 
-``feed`` has a whole application work on them, with good messages between them, and reports what
-should not be.
+``feed`` runs an application on them, with valid messages between them, and reports problems.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from matador.runtime.facts import Attempt
 from matador.testing.wait import wait_for
 from matador.transports.base import Browsing, Measuring, Subscription, Transport
 
-_NEIGHBOURS = 5
+_NEIGHBORS = 5
 _AT_ONCE = 20  # dead letters in hand: few, so that no lease passes meanwhile
 
 
 class RawEntries(Protocol):
-    """Writes entries straight into a broker's queue, past the transport.
+    """Writes entries directly into a broker's queue, bypassing the transport.
 
-    What is written is anything the broker takes: bodies, headers, properties, fields and columns
-    that are missing, of another type, too long, badly encoded, nested, out of range. All of it must
-    be due at once and stay there: what is delayed, or expires, is never seen.
+    Writes anything that the broker accepts: bodies, headers, properties, fields and columns that
+    are missing, of another type, too long, badly encoded, nested, out of range. Every entry must be
+    due at once and must not expire; otherwise it is never received.
     """
 
     async def write(self, queue: str, random: Random) -> str:
-        """Store one entry in a queue, by its full name; describe it for whoever reads a failure.
+        """Store one entry in a queue, by its full name; return a description for failure messages.
 
         The same state of ``random`` gives the same entry.
         """
@@ -50,7 +49,7 @@ class RawEntries(Protocol):
 
 
 @event("compliance.neighbor", description="A good message between odd ones.")
-class Neighbour(msgspec.Struct, frozen=True):
+class Neighbor(msgspec.Struct, frozen=True):
     """A good message between odd ones."""
 
     number: int
@@ -58,7 +57,7 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 @dataclass
 class RawReport:
-    """What became of the entries; ``problems`` must be empty."""
+    """The outcomes of the entries; ``problems`` must be empty."""
 
     written: int = 0
     neighbors: int = 0
@@ -104,7 +103,7 @@ async def feed(
 
 
 class _Run(Hooks):
-    """One application on one transport, and all that is seen of both."""
+    """One application on one transport, with observations of both."""
 
     def __init__(
         self, transport: Transport, topology: Topology, *, patience: float, quiet: float
@@ -116,18 +115,18 @@ class _Run(Hooks):
         self._letters = [name for _, _, name in topology.dead_letter_names()]
         self._patience = patience
         self._quiet = quiet
-        self._neighbours: Counter[int] = Counter()
+        self._neighbors: Counter[int] = Counter()
         self._refused = 0
         self._drained = 0
         self._watching = False
         self._tasks: list[asyncio.Task[None]] = []
         can = transport.capabilities
-        subscriber: Subscriber[Neighbour] = Subscriber(
+        subscriber: Subscriber[Neighbor] = Subscriber(
             name="neighbors", description="Count.", callback=self._handle, idempotent="yes"
         )
         self.app = Matador(
             transport,
-            schema=Schema({Neighbour: [subscriber]}),
+            schema=Schema({Neighbor: [subscriber]}),
             topology=topology,
             consume_from=[topology.default_queue.name],
             delivery="at-least-once" if "at-least-once" in can.delivery_modes else "at-most-once",
@@ -137,10 +136,10 @@ class _Run(Hooks):
 
     # -- what is seen -----------------------------------------------------------------------------
 
-    async def _handle(self, envelope: Envelope[Neighbour]) -> None:
+    async def _handle(self, envelope: Envelope[Neighbor]) -> None:
         number = envelope.data.number
         if 0 <= number < self.report.neighbors:
-            self._neighbours[number] += 1
+            self._neighbors[number] += 1
         else:
             self.report.handled += 1  # an odd entry that is none
 
@@ -155,13 +154,12 @@ class _Run(Hooks):
         self._problem(f"{failed} could not store a message: {error}")
 
     def dropped(self, queue: str, number: int) -> None:
-        """See ``TransportObserver``."""
         raise AssertionError("nothing may be dropped here")
 
     @property
     def _progress(self) -> int:
         ended = self.report.handled + self._refused + self._drained
-        return ended + self._neighbours.total()
+        return ended + self._neighbors.total()
 
     def _problem(self, text: str) -> None:
         self.report.problems.append(text)
@@ -169,7 +167,8 @@ class _Run(Hooks):
     # -- what is done -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Once the application runs: watch it, and listen where a letter would be gone unheard."""
+        """Once the application runs: observe it, and subscribe where a dead letter would otherwise
+        be lost."""
         self._watching = True
         if not self._transport.capabilities.browse:
             await self._drain()
@@ -180,19 +179,19 @@ class _Run(Hooks):
         for random in randoms:
             described.append(await entries.write(self._queue, random))
             self.report.written += 1
-        await self._send_neighbours()
+        await self._send_neighbors()
         if self.report.problems:
             self._problem(f"it happened with: {described}")
 
     async def finish(self) -> None:
-        """See that everything has ended, and how."""
+        """Check that every entry has an outcome."""
         report = self.report
 
         async def ended() -> bool:
             return report.handled + self._refused >= report.written and self.app.state.is_idle
 
         await self._wait(ended, lambda: f"{report.handled + self._refused} entries to end")
-        await self._send_neighbours()  # the subscription is alive
+        await self._send_neighbors()  # the subscription is alive
         transport = self._transport
         if transport.capabilities.depth and isinstance(transport, Measuring):
 
@@ -225,7 +224,7 @@ class _Run(Hooks):
             task.cancel()
 
     async def look_again(self) -> None:
-        """After the application has stopped: nothing was held, so nothing comes back."""
+        """After the application has stopped, check that no message comes back."""
         await self._transport.connect()
         try:
             await self._transport.apply_topology(self._topology)
@@ -240,26 +239,26 @@ class _Run(Hooks):
         finally:
             await self._transport.disconnect()
 
-    async def _send_neighbours(self) -> None:
+    async def _send_neighbors(self) -> None:
         report = self.report
         first = report.neighbors
-        report.neighbors += _NEIGHBOURS
+        report.neighbors += _NEIGHBORS
         numbers = range(first, report.neighbors)
         for number in numbers:
-            await self.app.send(Neighbour(number))
+            await self.app.send(Neighbor(number))
 
         async def handled() -> bool:
-            return all(self._neighbours[number] for number in numbers)
+            return all(self._neighbors[number] for number in numbers)
 
         await self._wait(handled, lambda: "the good neighbors to be handled")
-        often = [number for number in numbers if self._neighbours[number] > 1]
+        often = [number for number in numbers if self._neighbors[number] > 1]
         if often:
             self._problem(f"handled more than once: good messages {often}")
 
     async def _wait(
         self, condition: Callable[[], Awaitable[bool]], what: Callable[[], str]
     ) -> None:
-        """For as long as anything moves; ``patience`` is for standing still."""
+        """Wait while there is progress; ``patience`` limits the time without progress."""
         while True:
             before = self._progress
             try:
@@ -291,8 +290,9 @@ class _Run(Hooks):
                 outcomes = await self._transport.settle([Complete(d.receipt) for d in deliveries])
                 for outcome in outcomes:
                     self._drained += outcome is None
-                    # One that was lost comes again: a slow machine is no finding.
+                    # A letter whose lease expired is delivered again: a slow machine is not a
+                    # finding.
                     if not isinstance(outcome, LeaseLostError | None):
                         self._problem(f"a dead letter could not be settled: {outcome!r}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        except Exception as error:  # noqa: BLE001 - any error is a finding
             self._problem(f"dead letters could not be received: {error!r}")

@@ -1,4 +1,4 @@
-"""Subscriptions: waiting, limits, cancelling, closing."""
+"""Subscriptions: waiting, limits, canceling, closing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matador.testing.compliance.bench import bodies
 
 
 class ReceiveCompliance(ComplianceBase):
-    """Waiting, limits, cancelling, closing."""
+    """Waiting, limits, canceling, closing."""
 
     async def test_a_subscription_knows_its_queue(self) -> None:
         bench = await self.open()

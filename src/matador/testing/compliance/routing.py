@@ -1,4 +1,4 @@
-"""Properties beside a message, exchanges with bindings, and answers to the sender."""
+"""Message properties, exchanges with bindings, and replies to the sender."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _one(name: PropertyName) -> Properties:
 
 
 class RoutingCompliance(ComplianceBase):
-    """Each test shows what is declared, and that the rest is refused."""
+    """Each test checks the declared abilities, and that others are refused."""
 
     # -- properties -------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class RoutingCompliance(ComplianceBase):
         assert letter.properties == carried
 
     def _carried(self, bench: Bench) -> Properties | None:
-        """All that is declared; nothing if nothing is."""
+        """The declared properties; None if there are none."""
         given: dict[str, Any] = {name: _VALUES[name] for name in bench.can.properties}
         return Properties(**given) if given else None
 

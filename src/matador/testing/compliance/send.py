@@ -1,4 +1,4 @@
-"""What is sent arrives as it was, where it should, and each message has its own outcome."""
+"""Messages arrive unchanged in their queues, and each has its own outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a delivery: complete, release, retry; and of one that nobody settles."""
+"""Settling deliveries: complete, release, retry; and deliveries that are never settled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EARLY = 0.01  # how much sooner a delay may end: clocks are rounded
 
 
 class SettleCompliance(ComplianceBase):
-    """Complete, release, retry; leases; and what happens to what nobody settles."""
+    """Complete, release, retry; leases; and deliveries that are never settled."""
 
     async def test_complete_removes(self) -> None:
         bench = await self.open()
@@ -111,7 +111,7 @@ class SettleCompliance(ComplianceBase):
         assert retried.receipt.delivery_count == 1
         assert not retried.receipt.redelivered
 
-    # -- nobody settles ---------------------------------------------------------------------------
+    # -- never settled ---------------------------------------------------------------------------
 
     async def test_what_a_vanished_consumer_held_is_redelivered(self) -> None:
         bench = await self.open(short_lease=True)
@@ -129,7 +129,7 @@ class SettleCompliance(ComplianceBase):
             assert second.receipt.delivery_count == 2
 
     async def test_an_acknowledged_delivery_is_not_redelivered(self) -> None:
-        # What at-most-once stands on: complete first, then work, then vanish.
+        # At-most-once delivery depends on this: complete first, then work, then die.
         bench = await self.open()
         await bench.send("a")
         await bench.complete([await bench.receive_one(await bench.subscribe())])
@@ -191,7 +191,7 @@ class SettleCompliance(ComplianceBase):
         raise AssertionError("the machine is too busy to renew a lease in time")
 
     async def _renews(self, bench: Bench, leasing: Leasing, lease: float) -> bool:
-        """Keep a delivery for twice the lease. False: a renewal came so late that it may fail."""
+        """Renew a delivery for twice the lease. False: a renewal was so late that it may fail."""
         await bench.send("a")
         holder, rival = await bench.subscribe(), await bench.subscribe()
         renewed = time.monotonic()

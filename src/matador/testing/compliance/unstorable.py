@@ -51,7 +51,7 @@ _REASONS = {"surrogate": _SURROGATE, "long": _LONG, "NUL": "a\0b", "empty": ""}
 
 
 class UnstorableCompliance(ComplianceBase):
-    """Every settlement ends: done, or refused for good, and then a simpler one is done."""
+    """Every settlement ends: it succeeds, or is refused permanently and a simpler one succeeds."""
 
     @pytest.mark.parametrize("odd", _ODD)
     async def test_an_odd_successor_is_stored_or_refused_for_good(self, odd: str) -> None:

@@ -1,4 +1,5 @@
-"""What transports are built from, so that each holds only what is special about its broker.
+"""Building blocks of transports, so that each transport contains only what is specific to its
+broker.
 
 ``transport`` (state, observers, connect and disconnect), ``options`` (addresses and options),
 ``backoff``, ``wakeup``, ``window`` (acknowledgements in order), ``properties`` (carried in a

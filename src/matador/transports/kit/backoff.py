@@ -1,4 +1,4 @@
-"""The waits of a loop that fails: each twice as long as the one before, up to a limit."""
+"""Delays between the attempts of a failing loop: each twice the previous one, up to a limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Backoff:
-    """Waits for one loop. ``reset`` it after a success.
+    """The delays of one loop. ``reset`` it after a success.
 
     Example:
         >>> backoff = Backoff(0.1, 0.3)
@@ -28,9 +28,8 @@ class Backoff:
         return wait
 
     def reset(self) -> None:
-        """Start again with the first wait."""
+        """Start again with the first delay."""
         self._next = self._first
 
     async def sleep(self) -> None:
-        """Wait."""
         await asyncio.sleep(self.next())

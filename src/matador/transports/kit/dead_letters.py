@@ -1,4 +1,4 @@
-"""A dead letter as a message: what ``DeadLetter`` asks to be stored."""
+"""Converts a ``DeadLetter`` settlement to the message to store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matador.model.topology import dead_letter_name
 def dead_letter_of(settlement: DeadLetter, original: Message) -> Message:
     """The message to store; ``original`` is the one that was delivered, if none is given.
 
-    It is not delayed. A bare one has the body and the reason, and nothing else.
+    The message has no delay. A bare dead letter has only the body and the reason.
     """
     message = original if settlement.message is None else settlement.message
     queue = dead_letter_name(settlement.receipt.queue, settlement.kind)

@@ -1,6 +1,6 @@
-"""What transports share in storing jobs: how one is read from its message, and made to wait again.
+"""Conversions between jobs and their messages, shared by the transports that store jobs.
 
-Nothing here raises because of what a message contains: other programs add jobs, too.
+Other programs add jobs, too, so no content of a message makes these functions raise.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def job_body(data: bytes, metadata: bytes | None) -> bytes:
 
 
 def split_body(body: bytes) -> tuple[bytes, bytes | None]:
-    """Data and metadata. A body without that wrapping, as others write it, is all data.
+    """Data and metadata. A body without this wrapper, as other programs write it, is all data.
 
     Example:
         >>> split_body(b'{"to": "ada"}')
@@ -71,7 +71,7 @@ def split_body(body: bytes) -> tuple[bytes, bytes | None]:
 
 
 def whole(headers: Headers, name: str, default: int = 0) -> int:
-    """A header as a whole number that is not negative; ``default`` if it is none."""
+    """A header as a non-negative whole number; ``default`` if it is not one."""
     value = headers.get(name, default)
     if type(value) is int and 0 <= value <= _MOST:  # as we write it
         return value
@@ -110,7 +110,7 @@ def record_of(
     progress: bytes | None = None,
     result: bytes | None = None,
 ) -> JobRecord:
-    """The job in a message. ``stored_at`` counts for a message that does not say when it began."""
+    """The job in a message. ``stored_at`` is its creation time if the message has none."""
     data, metadata = split_body(body)
     created, failed = whole(headers, names.CREATED_AT), whole(headers, names.FAILED_AT)
     error = headers.get(names.ERROR, headers.get(REASON_HEADER))
@@ -137,15 +137,15 @@ def record_of(
 
 
 def keep_of(headers: Headers, status: JobStatus) -> Keep:
-    """How long a job that finished like this is kept."""
+    """How long a job with this final status is kept."""
     if status == "completed":
         return Keep.read(headers.get(names.KEEP_COMPLETED), names.KEEP_AN_HOUR)
     return Keep.read(headers.get(names.KEEP_FAILED), names.KEEP_ALL)
 
 
 def as_canceled(headers: Headers, attempts: int, reason: str, now: float) -> dict[str, str | int]:
-    """The headers of an active job that fails because it was canceled in its attempt number
-    ``attempts``. ``now``: seconds since the epoch."""
+    """The headers of an active job that fails because it was canceled during attempt ``attempts``.
+    ``now``: seconds since the epoch."""
     return {
         **headers,
         names.ATTEMPTS: attempts,
@@ -156,5 +156,5 @@ def as_canceled(headers: Headers, attempts: int, reason: str, now: float) -> dic
 
 
 def as_new(headers: Headers) -> dict[str, str | int]:
-    """The headers of a failed job without what came of its attempts."""
+    """The headers of a failed job without the outcome of its attempts."""
     return {name: value for name, value in headers.items() if name not in _OF_A_FAILURE}

@@ -1,4 +1,4 @@
-"""Notes on what a transport cannot honor of a topology."""
+"""Notes about parts of a topology that a transport cannot apply."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from matador.model.topology import Topology
 
 
 def ignored_arguments(topology: Topology) -> list[TopologyNote]:
-    """What a transport without types of queues or arguments could not honor, for its notes."""
+    """Notes of a transport without queue types and arguments."""
     return [
         TopologyNote(
             topology.full_name(queue.name),
@@ -19,7 +19,7 @@ def ignored_arguments(topology: Topology) -> list[TopologyNote]:
 
 
 def ignored_limits(topology: Topology, broker: str) -> list[TopologyNote]:
-    """What a broker without limits of queues could not honor."""
+    """Notes of a broker without queue limits."""
     return [
         TopologyNote(
             topology.full_name(queue.name), f"{broker} has none of {queue.limits}: ignored"
@@ -30,13 +30,13 @@ def ignored_limits(topology: Topology, broker: str) -> list[TopologyNote]:
 
 
 def ignored_exchanges(topology: Topology) -> list[TopologyNote]:
-    """What a transport without routing could not make: exchanges, and temporary queues."""
+    """Notes of a transport without routing: exchanges and temporary queues."""
     notes = [
         TopologyNote(None, f"exchange {exchange.name!r} is ignored: this transport has no routing")
         for exchange in topology.exchanges
     ]
     for queue in topology.queues:
         if queue.expires is not None:
-            text = "is not deleted when nobody uses it: this transport has no temporary queues"
+            text = "is not deleted when it is unused: this transport has no temporary queues"
             notes.append(TopologyNote(topology.full_name(queue.name), text))
     return notes

@@ -2,8 +2,8 @@
 
 A transport declares its options once, as fields of a frozen dataclass: ``lease: float =
 duration(30.0)``. Each can then be given in the address (``?lease=60``) and as a keyword
-(``lease=60``); the keyword wins. Values are checked whichever way they come, errors say what to
-write instead and never repeat an address, which may hold a password.
+(``lease=60``); the keyword wins. Values from both places are checked. Errors say what to write
+instead and never repeat an address, because it may contain a password.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Options:
     """The options of a transport; fields made by the functions above. Checked when made.
 
     Raises:
-        ConfigurationError: a value that cannot be.
+        ConfigurationError: a value is invalid.
     """
 
     kind: ClassVar[str] = "transport"
@@ -219,7 +219,7 @@ def read_options(
 
 
 class ReconnectOptions(TypedDict, total=False):
-    """How a connection that was lost is made again, as keywords; see ``Reconnecting``."""
+    """How a lost connection is restored, as keywords; see ``Reconnecting``."""
 
     reconnect: BackoffStrategy | None
     reconnect_delay: Seconds | None
@@ -230,17 +230,17 @@ class ReconnectOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Reconnecting(Options):
-    """How a connection that was lost is made again: the same for all brokers.
+    """How a lost connection is restored: the same for all brokers.
 
     Attributes:
-        reconnect: how the waits between attempts to reconnect grow.
-        reconnect_delay: the first wait in seconds, and the step of those that grow.
-        reconnect_max_delay: the longest wait in seconds.
-        reconnect_multiplier: exponential waits: each is so many times as long as the one before.
-        reconnect_attempts: after so many in vain, the connection has ``failed``; 0: never.
+        reconnect: how the delays between attempts to reconnect grow.
+        reconnect_delay: the first delay in seconds, and the step of linear delays.
+        reconnect_max_delay: the longest delay in seconds.
+        reconnect_multiplier: the factor between exponential delays.
+        reconnect_attempts: failed attempts after which the connection is ``failed``; 0: no limit.
     """
 
-    # Quick at first: a server that restarts is back within a second or two.
+    # Start with short delays: a restarted server is back within a second or two.
     reconnect: BackoffStrategy = choice("exponential", get_args(BackoffStrategy))
     reconnect_delay: float = duration(0.1)
     reconnect_max_delay: float = duration(2.0)
@@ -257,7 +257,7 @@ class Reconnecting(Options):
 
     @property
     def backoff(self) -> ReconnectBackoff:
-        """The waits between attempts to reconnect."""
+        """The delays between attempts to reconnect."""
         return ReconnectBackoff(
             self.reconnect,
             base_delay=self.reconnect_delay,
@@ -269,8 +269,8 @@ class Reconnecting(Options):
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """What the part before ``://`` says: the usual port (0: a socket, so there is no host), whether
-    the connection has TLS, whether several hosts may be listed."""
+    """The meaning of the part before ``://``: the default port (0: a socket, so there is no host),
+    whether the connection has TLS, whether several hosts may be listed."""
 
     port: int
     tls: bool = False
@@ -279,16 +279,16 @@ class Scheme:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress(Reconnecting):
-    """Where a server is and how to talk to it. Its repr holds no secret.
+    """The address of a server and its connection options. The repr contains no secrets.
 
     A broker's address adds its options, and reads the path in ``_of_path``.
 
     Attributes:
         hosts: names and ports.
-        user, password: who we are.
+        user, password: the credentials.
         tls: the connection is encrypted.
-        tls_ca: a file of certificates to trust; None: those of the system.
-        tls_cert, tls_key: files with our own certificate and its key.
+        tls_ca: a file of trusted certificates; None: the system's.
+        tls_cert, tls_key: files with the client certificate and its key.
         tls_verify: False accepts any certificate: for tests only.
         tls_server_name: the name the certificate must have; None: the host's.
     """

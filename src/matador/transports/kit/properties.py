@@ -1,4 +1,5 @@
-"""Properties of messages: which are refused, and how brokers without a place for them carry them.
+"""Properties of messages: which are refused, and how they travel on brokers without native
+properties.
 
 Such a broker carries them as JSON in one header, so that reading a message without properties
 costs one look-up and brokers that allow few headers keep room for others.
@@ -37,7 +38,7 @@ _decode = msgspec.json.Decoder(Properties).decode
 def refused_properties(
     properties: Properties, carried: Set[PropertyName], transport: str
 ) -> UnsupportedError | None:
-    """Why a message with these cannot be sent; None if it can.
+    """The error for a message with properties that the transport does not support, or None.
 
     Call it only where ``message.properties is not None``: events pay nothing for it.
     """
@@ -68,7 +69,8 @@ def headers_with_properties(message: Message) -> Headers:
 
 
 def split_properties(headers: Headers) -> tuple[Headers, Properties | None, str | None]:
-    """Headers without the properties, the properties, and what could not be read of them."""
+    """The headers without the properties, the properties, and a description of what could not be
+    read."""
     if PROPERTIES_HEADER not in headers:
         return headers, None, None
     rest = {} if len(headers) == 1 else dict(headers)

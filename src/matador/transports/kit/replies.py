@@ -1,4 +1,4 @@
-"""Answers that arrive in this process: handed out once, kept by nobody else."""
+"""Replies that arrive in this process. Each is handed out once and stored nowhere else."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
 
 MOST_REPLIES = 100_000
-"""How many replies wait for their receiver; more than anybody has requests in flight."""
+"""The maximum number of replies that wait for their receiver; more than a client has in flight."""
 
 REPLY_PREFIX = "matador.reply."
-"""How reply addresses begin, on brokers without such addresses of their own.
+"""The prefix of reply addresses on brokers without native ones.
 
-A message to one that does not exist is dropped: whoever asked is gone.
+A message to an address that does not exist is dropped: the caller has ended.
 """
 
 
 class ReplySubscription(BaseSubscription):
-    """See ``Replying.replies``. Holds a limited number: the oldest go when there are more."""
+    """The subscription of ``Replying.replies``. Holds a limited number of replies and drops the
+    oldest."""
 
     def __init__(self, address: str, closed: Callable[[ReplySubscription], object]) -> None:
         super().__init__(address)
@@ -30,7 +31,6 @@ class ReplySubscription(BaseSubscription):
         self._listener: Callable[[Delivery], object] | None = None
 
     def put(self, answer: Delivery) -> None:
-        """One more has arrived."""
         if self._listener is not None:
             self._listener(answer)
             return
@@ -38,10 +38,10 @@ class ReplySubscription(BaseSubscription):
         self._wakeup.wake()
 
     def listen(self, listener: Callable[[Delivery], object]) -> None:
-        """Have each reply given to ``listener`` as soon as it arrives, and not to ``receive``.
+        """Pass each reply to ``listener`` as soon as it arrives, instead of to ``receive``.
 
-        It saves a turn of the event loop. ``receive`` then waits until the subscription is closed.
-        The listener must be quick, and raise nothing.
+        This saves one iteration of the event loop. ``receive`` then waits until the subscription is
+        closed. The listener must be quick, and raise nothing.
         """
         while self._arrived:
             listener(self._arrived.popleft())

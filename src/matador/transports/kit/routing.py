@@ -1,7 +1,7 @@
-"""Exchanges and bindings for brokers that have none: which queues get what is published.
+"""Exchanges and bindings for brokers that have none: which queues receive a published message.
 
-The rules are AMQP's: words are separated by dots, ``*`` is exactly one word, ``#`` any number of
-them, none included. ``orders.#`` matches ``orders``.
+The rules are AMQP's: words are separated by dots, ``*`` matches exactly one word, ``#`` any number
+of words, including none. ``orders.#`` matches ``orders``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST_KEYS = 10_000
 
 
 def topic_matches(pattern: str, key: str) -> bool:
-    """Does a routing key match the pattern of a binding?
+    """Whether a routing key matches the pattern of a binding.
 
     Example:
         >>> topic_matches("orders.*", "orders.paid"), topic_matches("orders.#", "orders")
@@ -119,7 +119,7 @@ class RoutingTable:
         return present[0].type
 
     def bind(self, exchange: str, queue: str, pattern: str) -> None:
-        """Add a binding. One to an exchange that is not there has no effect."""
+        """Add a binding. It has no effect if the exchange does not exist."""
         found = self._exchanges.get(exchange)
         if found is not None:
             found[1].bind(_pattern(found[0], pattern), queue)

@@ -1,4 +1,4 @@
-"""The bases of transports and subscriptions: what is the same in all of them."""
+"""The base classes of transports and subscriptions."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class BaseTransport(ABC):
 
     @abstractmethod
     async def _open(self) -> None:
-        """Connect; it is not connected now."""
+        """Connect. Called only while disconnected."""
 
     @abstractmethod
     async def _close(self) -> None:
-        """Disconnect; it is connected, or tries to be, or failed to."""
+        """Disconnect. Called while connected, while connecting, and after a failed attempt."""
 
     def _change_state(self, state: ConnectionState) -> None:
         self._state = state
@@ -73,7 +73,7 @@ class BaseTransport(ABC):
             observer.connection_changed(self._name, state)
 
     def _log_state(self, state: ConnectionState) -> None:
-        """Log each state once for all observers, and an outage once for each of its reasons."""
+        """Log each state once, however many observers there are, and an outage once per reason."""
         said, trouble = str(state), state.status in ("reconnecting", "failed")
         again = said == self._trouble or (state.status == "connecting" and self._trouble)
         level = logging.WARNING if trouble else logging.INFO
@@ -93,11 +93,11 @@ class BaseTransport(ABC):
             observer.dropped(queue, number)
 
     def _each_observer(self) -> Iterator[TransportObserver]:
-        """Each once, however often it was added; one may be removed meanwhile."""
+        """Each observer once, however often it was added. Observers may be removed meanwhile."""
         return iter({id(observer): observer for observer in self._observers}.values())
 
     def _require_connected(self) -> None:
-        """Raise ``NotConnectedError`` unless connected; the cause is why."""
+        """Raise ``NotConnectedError`` unless connected; its cause is the connection error."""
         if self._state.status != "connected":
             raise self._state.refusal(
                 f"the transport {self._name!r} is {self._state.status}; connect it first"
@@ -111,7 +111,7 @@ class BaseTransport(ABC):
 
 
 class BaseSubscription:
-    """The name and the state of a subscription. ``receive`` and ``close`` are left to it."""
+    """The name and state of a subscription. Subclasses implement ``receive`` and ``close``."""
 
     def __init__(self, queue: str) -> None:
         self._queue_name = queue

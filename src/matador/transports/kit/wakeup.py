@@ -1,4 +1,4 @@
-"""Waking those who wait for messages. Everything here belongs to one event loop."""
+"""Wakes receivers that wait for messages. All objects belong to one event loop."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 
 class Wakeup:
-    """Wakes one waiter. A call of ``wake`` that comes before ``wait`` is not lost.
+    """Wakes one waiter. A call of ``wake`` before ``wait`` is not lost.
 
-    Several calls before the waiter runs count as one. Cheaper than an event: it makes a future
-    only if somebody really waits.
+    Several calls before the waiter runs count as one. Cheaper than an event: it creates a future
+    only if there is a waiter.
     """
 
     __slots__ = ("_future", "_set")
@@ -21,11 +21,11 @@ class Wakeup:
 
     @property
     def is_set(self) -> bool:
-        """Was it woken, with nobody having waited since?"""
+        """Whether ``wake`` was called since the last ``wait``."""
         return self._set
 
     def wake(self) -> None:
-        """End the wait that is under way, or the next one."""
+        """End the current wait, or the next one."""
         self._set = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
@@ -37,7 +37,8 @@ class Wakeup:
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until woken; False: ``timeout`` seconds have passed instead. One waiter at a time.
 
-        Cancelled after it was woken, it stays set: the next ``wait`` returns at once.
+        A wait that is canceled after ``wake`` leaves the object set: the next ``wait`` returns at
+        once.
         """
         if not self._set:
             self._future = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Which deliveries are out, and up to which point all of them are finished.
+"""Tracks unacknowledged deliveries, and the position up to which all of them are finished.
 
 For brokers that acknowledge everything up to a position: RabbitMQ's ``multiple``, the offsets of
 Kafka. Deliveries may finish in any order.
@@ -41,24 +41,24 @@ class AckWindow(Generic[Item]):
 
     @property
     def has_finished(self) -> bool:
-        """Is there something to acknowledge?"""
+        """Whether there is something to acknowledge."""
         return bool(self._finished)
 
     def add(self, position: int, item: Item) -> None:
-        """One more is out."""
         self._items[position] = item
 
     def finish(self, position: int) -> None:
-        """It is finished; it stays in the window until it is taken."""
+        """Mark an item as finished; it stays in the window until it is taken."""
         self._finished.add(position)
 
     def discard(self, position: int) -> Item | None:
-        """Take one out that is not to be acknowledged; None if it is not there."""
+        """Remove an item that must not be acknowledged; None if it is unknown."""
         self._finished.discard(position)
         return self._items.pop(position, None)
 
     def take_prefix(self) -> int | None:
-        """Take out all that are finished with nothing unfinished before them; the last position."""
+        """Remove all finished items that have no unfinished item before them; return the last
+        position."""
         last: int | None = None
         finished = self._finished
         for position in self._items:
@@ -73,7 +73,7 @@ class AckWindow(Generic[Item]):
         return last
 
     def take_rest(self) -> list[int]:
-        """Take out all others that are finished."""
+        """Remove all other finished items; return their positions."""
         if not self._finished:
             return []
         rest = sorted(self._finished)
@@ -83,7 +83,7 @@ class AckWindow(Generic[Item]):
         return rest
 
     def clear(self) -> list[Item]:
-        """Take out everything."""
+        """Remove all items and return them."""
         items = list(self._items.values())
         self._items.clear()
         self._finished.clear()

@@ -1,4 +1,4 @@
-"""A message in memory, the hold of a receiver on it, and how others see it."""
+"""A message in memory, the hold of its receiver, and the values made from them."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ class Entry(msgspec.Struct, gc=False):
     state: EntryState = "fresh"
     deliveries: int = 0
     turn: int = 0
-    """How often it was held, to tell an older hold from the current one."""
+    """How often the message was held; distinguishes an older hold from the current one."""
     lease_until: float = inf
 
 
 class MemoryHold(msgspec.Struct, frozen=True, gc=False):
-    """The handle of a delivery: the message, and its turn."""
+    """The handle of a delivery: the message and the number of this hold."""
 
     entry: Entry
     turn: int
 
     @property
     def valid(self) -> bool:
-        """Is this still the current hold?"""
+        """Whether this is still the current hold."""
         return self.entry.state == "held" and self.entry.turn == self.turn
 
 
 def delivery_of(queue: str, hold: MemoryHold) -> Delivery:
-    """A held message, as its receiver sees it."""
+    """The delivery of a held message."""
     entry = hold.entry
     message = entry.message
     count = entry.deliveries
@@ -80,7 +80,7 @@ def stored_of(queue: str, entry: Entry, epoch: float) -> StoredMessage:
 
 
 def place_of(position: str | None) -> int:
-    """The place of a position; 0, which is before the first, for None."""
+    """The sequence number of a position; 0, which precedes the first, for None."""
     if position is None:
         return 0
     if not position.isdecimal():

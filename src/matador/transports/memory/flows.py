@@ -14,14 +14,14 @@ from matador.transports.memory.entry import Entry
 from matador.transports.memory.queue import MemoryQueue
 
 FAILED_CHILD = "job.failedChild"
-"""The header of a job that failed because one did that it waited for: the id of that one."""
+"""The header of a job that failed because a job that it waited for failed: the id of that job."""
 
 
 class Letters(Protocol):
-    """Who keeps failed jobs."""
+    """The store of failed jobs."""
 
     def fail(self, letter: Message) -> bool:
-        """Make room for one more; False if it is not to be kept."""
+        """Make room for another failed job; False if it must not be kept."""
         ...
 
     def failed(self, job_id: str) -> Entry | None:
@@ -30,7 +30,7 @@ class Letters(Protocol):
 
 
 class MemoryFlows:
-    """Who waits for whom in one queue, and what the others have returned."""
+    """The dependencies between the jobs of one queue, and the results of finished children."""
 
     def __init__(self, queue: MemoryQueue, letters: MemoryQueue, jobs: Letters) -> None:
         self._queue = queue
@@ -54,11 +54,11 @@ class MemoryFlows:
                 self._queue.put(message, now)
 
     def results(self, job_id: str) -> Mapping[str, bytes | None]:
-        """What those have returned for whom this job has waited."""
+        """The results of the jobs that this job waited for."""
         return dict(self._results.get(job_id, {}))
 
     def completed(self, message: Message, result: bytes | None, now: float) -> None:
-        """A job has completed: who waits for it may run if it was the last one."""
+        """Record that a job completed. Its parent may run if this was the last child."""
         parent = str(message.headers.get(names.PARENT, ""))
         if self._found(parent, message.id):
             self._results[parent][message.id] = result
@@ -67,7 +67,7 @@ class MemoryFlows:
                 self._queue.unblock(entry, now)
 
     def left(self, message: Message, now: float) -> None:
-        """A job is gone. If it was removed, the job that waits for it fails."""
+        """Record that a job was deleted. If it was removed unfinished, its parent fails."""
         for known in (self._blocked, self._missing, self._results):
             known.pop(message.id, None)
         parent = message.headers.get(names.PARENT)
@@ -75,7 +75,7 @@ class MemoryFlows:
             self.failed(message, "it was removed", now)
 
     def _found(self, parent: str, child: str) -> bool:
-        """Was this job awaited? Now it is no longer."""
+        """Remove a job from the children that its parent waits for; False if it is not one."""
         missing = self._missing.get(parent, set())
         if child not in missing:
             return False
@@ -85,7 +85,7 @@ class MemoryFlows:
         return True
 
     def failed(self, message: Message, reason: str, now: float) -> None:
-        """A job has failed for good: so has who waits for it, and who waits for that."""
+        """Record that a job failed permanently. Fail its parent and all further ancestors."""
         text = f"job {message.id!r}, which it waited for, has failed: {reason}"
         gone: list[Entry] = []
         while (entry := self._blocked.get(str(message.headers.get(names.PARENT, "")))) is not None:
@@ -105,9 +105,10 @@ class MemoryFlows:
             self._queue.remove(entry)
 
     def retried(self, message: Message, now: float) -> bool:
-        """A failed job is to wait again. True: for others that have not completed.
+        """Record that a failed job is retried. True if it waits for children that have not
+        completed.
 
-        Who failed because of it waits again, too.
+        Ancestors that failed because of it wait again, too.
         """
         parent = str(message.headers.get(names.PARENT, ""))
         letter = self._jobs.failed(parent)
@@ -126,10 +127,10 @@ class MemoryFlows:
         self.retried(again, now)
 
     def block(self, message: Message, now: float) -> None:
-        """Store a job that waits for others."""
+        """Store a job that waits for other jobs."""
         self._blocked[message.id] = self._queue.put_blocked(message, now)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all jobs and results."""
         for known in (self._blocked, self._missing, self._results):
             known.clear()

@@ -32,18 +32,18 @@ _STATUS: dict[EntryState, JobStatus] = {
 }
 
 
-_INTERVAL = 60.0  # seconds between two looks at all completed jobs while others complete
+_INTERVAL = 60.0  # seconds between two scans of all completed jobs while further jobs complete
 
 
 class _Note(msgspec.Struct):
-    """What is known of a job that its message does not say."""
+    """The data about a job that its message does not contain."""
 
     processed_at: float | None = None
     progress: bytes | None = None
 
 
 class _Completed(msgspec.Struct, gc=False):
-    """A completed job. Its record is made when somebody looks."""
+    """A completed job. Its record is created on demand."""
 
     entry: Entry
     note: _Note
@@ -51,13 +51,13 @@ class _Completed(msgspec.Struct, gc=False):
     result: bytes | None
 
     def is_past(self, now: float) -> bool:
-        """Has it been kept for as long as its sender asked?"""
+        """Whether its retention has expired."""
         age = keep_of(self.entry.message.headers, "completed").age
         return age is not None and self.finished_at < now - age
 
 
 class MemoryJobs:
-    """Failed jobs are entries of the queue's dead letters, completed ones are noted here."""
+    """Failed jobs are entries of the queue's dead letters, completed ones are stored here."""
 
     def __init__(self, queue: MemoryQueue, failed: MemoryQueue, clock: Clock) -> None:
         self._queue = queue
@@ -67,7 +67,7 @@ class MemoryJobs:
         self._letters: dict[str, Entry] = {}
         self._completed: dict[str, _Completed] = {}
         self._notes: dict[str, _Note] = {}
-        self._keys: dict[str, tuple[str, float | None]] = {}  # who has it, and until when
+        self._keys: dict[str, tuple[str, float | None]] = {}  # holder and expiry
         self.flows = MemoryFlows(queue, failed, self)
         self.schedules: dict[str, JobSchedule] = {}
         self._all_completed = 0
@@ -94,7 +94,7 @@ class MemoryJobs:
             note.processed_at = self._clock.time()
 
     def left(self, queue: MemoryQueue, entry: Entry) -> None:
-        """A message is gone from the queue, or from its dead letters."""
+        """A message left the queue, or its dead letters."""
         index = self._entries if queue is self._queue else self._letters
         if index.get(entry.message.id) is entry:
             del index[entry.message.id]
@@ -106,7 +106,7 @@ class MemoryJobs:
             del self._keys[str(key)]
 
     def complete(self, entry: Entry, result: bytes | None) -> None:
-        """Keep a completed job, for as long as it says. Called before the entry leaves."""
+        """Keep a completed job, as its ``Keep`` says. Called before the entry leaves."""
         self._all_completed += 1
         self.flows.completed(entry.message, result, self._clock.monotonic())
         keep = keep_of(entry.message.headers, "completed")
@@ -122,7 +122,7 @@ class MemoryJobs:
             self._sweep(now)
 
     def _sweep(self, now: float) -> None:
-        """Forget completed jobs past their time, each by its own ``Keep``."""
+        """Delete completed jobs whose retention has expired, each by its own ``Keep``."""
         self._next_sweep = now + _INTERVAL
         for job_id, done in list(self._completed.items()):
             if done.is_past(now):
@@ -136,12 +136,12 @@ class MemoryJobs:
         return done
 
     def _all_kept(self) -> dict[str, _Completed]:
-        """Completed jobs that are not past their time."""
+        """The completed jobs whose retention has not expired."""
         self._sweep(self._clock.time())
         return self._completed
 
     def fail(self, letter: Message) -> bool:
-        """Make room among the failed jobs for one more; False if it is not to be kept."""
+        """Make room for another failed job; False if it must not be kept."""
         keep = keep_of(letter.headers, "failed")
         if keep.nothing:
             self._all_failed += 1
@@ -164,7 +164,7 @@ class MemoryJobs:
     # -- called by the store ----------------------------------------------------------------------
 
     def taken(self, message: Message) -> MatadorError | None:
-        """Why a job cannot be added, because of its id or its unique key; None: it can."""
+        """The error if the id or the unique key of a job is taken, or None."""
         job_id, key = message.id, message.headers.get(names.UNIQUE)
         known = job_id in self._entries or job_id in self._letters
         if known or self._kept(job_id) is not None:
@@ -212,7 +212,7 @@ class MemoryJobs:
         return [self._record(entry, status) for entry in found[skip : skip + limit]]
 
     def counts(self) -> JobCounts:
-        """How many are in which state."""
+        """The number of jobs in each state."""
         depth = self._queue.depth
         return JobCounts(
             waiting=depth.ready,
@@ -249,7 +249,7 @@ class MemoryJobs:
         self._failed.remove(letter)
 
     def unfinished(self, job_id: str) -> Entry | None:
-        """A job that waits, is delayed or active; None: it is finished.
+        """A waiting, delayed or active job; None: it is finished.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -260,7 +260,7 @@ class MemoryJobs:
         return entry
 
     def remove(self, job_id: str) -> None:
-        """Forget a job that nobody is running."""
+        """Delete a job that is not active."""
         if (entry := self._entries.get(job_id)) is not None:
             if entry.state == "held":
                 raise JobStateError(
@@ -284,11 +284,11 @@ class MemoryJobs:
         )
 
     def set_progress(self, job_id: str, progress: bytes) -> None:
-        """Note how far an active job has come."""
+        """Store the progress of an active job."""
         self._notes.setdefault(job_id, _Note()).progress = progress
 
     def clear(self) -> None:
-        """Forget all jobs, and the counts."""
+        """Delete all jobs and reset the counts."""
         self._queue.clear()
         self._failed.clear()
         for known in (self._entries, self._letters, self._completed, self._notes, self._keys):

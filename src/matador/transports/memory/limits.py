@@ -1,6 +1,6 @@
 """Limits for jobs in memory: how often they start, and how many of one key run at once.
 
-A queue has a limiter from the first time that somebody asks for a limit.
+A queue gets its limiter when a limit is first set.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Sorted: TypeAlias = list[tuple[float, int, int, Entry]]
 
 
 class JobLimiter:
-    """Counts what runs, and keeps the jobs that may not run yet because of their key.
+    """Counts active jobs, and parks the jobs that may not run yet because of their key.
 
-    ``held``: what runs already.
+    ``held``: the entries that are already active.
     """
 
     def __init__(self, held: Iterable[Entry]) -> None:
@@ -36,13 +36,13 @@ class JobLimiter:
 
     @property
     def holds_back(self) -> bool:
-        """Is there a job that could run but for a limit? A full window counts as one."""
+        """Whether a limit prevents a job from running. A full window counts, too."""
         return bool(self._parked) or self.closed_until != inf
 
     # -- rate -------------------------------------------------------------------------------------
 
     def room(self, rate: RateLimit | None, limit: int, now: float) -> int:
-        """How many jobs may start now, at most ``limit``."""
+        """The number of jobs that may start now, at most ``limit``."""
         if rate is None:
             return limit
         if not self._began <= now < self._began + rate.per:
@@ -61,14 +61,14 @@ class JobLimiter:
         self._taken += number
 
     def pass_time(self, now: float) -> None:
-        """Open a window that was full."""
+        """Start a new window if the full one has ended."""
         if self.closed_until <= now:
             self.closed_until = inf
 
     # -- keys -------------------------------------------------------------------------------------
 
     def change(self, per_key: int | None) -> list[Entry]:
-        """Set how many jobs of a key run at once. Returns jobs whose turn it may be then."""
+        """Set how many jobs of a key run at once. Returns parked jobs that may run now."""
         if per_key == self._per_key:
             return []
         self._per_key = per_key
@@ -76,7 +76,7 @@ class JobLimiter:
         return [item[3] for heap in heaps.values() for item in heap if _is_parked(item)]
 
     def may_run(self, entry: Entry) -> bool:
-        """May this job start now?"""
+        """Whether this job may start now."""
         if self._per_key is None:
             return True
         key = _key(entry)
@@ -95,7 +95,7 @@ class JobLimiter:
             self._running[key] += 1
 
     def ended(self, entry: Entry) -> Entry | None:
-        """A job runs no longer. Returns the one whose turn it is."""
+        """Record that a job ended. Returns the next job of its key, if any."""
         key = _key(entry)
         if key is not None:
             self._running[key] -= 1
@@ -104,7 +104,7 @@ class JobLimiter:
         return self.next_of(entry)
 
     def next_of(self, entry: Entry) -> Entry | None:
-        """The first of the jobs with the key of this one that wait for others."""
+        """The first parked job with the same key."""
         key = _key(entry)
         heap = None if key is None else self._parked.get(key)
         if key is None or heap is None:

@@ -27,7 +27,7 @@ Ability: TypeAlias = Literal[
     "routing",
     "jobs",
 ]
-"""What ``MemoryTransport(without=...)`` can turn off."""
+"""The abilities that ``MemoryTransport(without=...)`` can turn off."""
 
 
 def _check_abilities(given: Any, what: str) -> frozenset[str]:

@@ -1,9 +1,9 @@
-"""One queue in memory: what is next, what is delayed, blocked or held.
+"""One queue in memory: its ready, delayed, blocked and held messages.
 
 A plain data structure without a loop or a clock: the time is passed in. Messages without a delay, a
 priority or an earlier message of their key go through a deque; all others are sorted by heaps. An
-entry that leaves a deque or heap from the middle stays there and is skipped later: its state, or
-its turn, says that it is gone.
+entry that is removed from the middle of a deque or heap stays there and is skipped later: its state
+or the number of its hold shows that it is obsolete.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from matador.transports.memory.limits import JobLimiter, Sorted
 
 
 class JobIndex(Protocol):
-    """Who keeps the jobs of a queue by their ids: told of every message that comes and goes."""
+    """An index of the jobs of a queue by id. The queue calls it for every message that enters or
+    leaves."""
 
     def entered(self, queue: MemoryQueue, entry: Entry) -> None:
         """A message was stored."""
         ...
 
     def started(self, entry: Entry) -> None:
-        """It was handed to a receiver."""
+        """A message was delivered."""
         ...
 
     def left(self, queue: MemoryQueue, entry: Entry) -> None:
-        """It is gone."""
+        """A message left the queue."""
         ...
 
 
@@ -60,7 +61,7 @@ class MemoryQueue:
         self.clear()
 
     def clear(self) -> None:
-        """Delete everything, including what is held."""
+        """Delete all messages, including held ones."""
         for entry in self.entries.values():
             entry.state = "done"
         self.entries = {}
@@ -71,7 +72,7 @@ class MemoryQueue:
         self._leases: Sorted = []
         self._keys: dict[str, deque[Entry]] = {}  # the unfinished of each key, in order
         self._finished: deque[tuple[float, int]] = deque()  # readable until, seq
-        self._limiter: JobLimiter | None = None  # nobody has set a limit
+        self._limiter: JobLimiter | None = None  # no limit was ever set
 
     # -- in ---------------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class MemoryQueue:
             self._drop_old(now)
 
     def put_blocked(self, message: Message, now: float) -> Entry:
-        """Store a message that nobody gets until ``unblock``."""
+        """Store a message that is not delivered until ``unblock``."""
         self._seq = seq = self._seq + 1
         entry = self.entries[seq] = Entry(seq, message, now, state="blocked")
         if self.jobs is not None:
@@ -106,7 +107,7 @@ class MemoryQueue:
         return entry
 
     def unblock(self, entry: Entry, now: float) -> None:
-        """Let a message in that was stored by ``put_blocked``."""
+        """Make a message ready that was stored by ``put_blocked``."""
         if entry.message.delay > 0:
             entry.due = now + entry.message.delay
         self._enter(entry, now)
@@ -179,13 +180,13 @@ class MemoryQueue:
         return holds
 
     def _let_go(self, entry: Entry) -> None:
-        """A held message is held no longer."""
+        """End the hold of a message."""
         self.held -= 1
         if self._limiter is not None:
             self._end_turn(self._limiter, entry)
 
     def _end_turn(self, limiter: JobLimiter, entry: Entry) -> None:
-        """It may be the turn of a parked one of its key."""
+        """Let the next parked job of the same key run."""
         other = limiter.ended(entry)
         if other is not None:
             self._make_ready(other)
@@ -210,7 +211,7 @@ class MemoryQueue:
 
     @property
     def is_due(self) -> bool:
-        """Would a receiver get a message now?"""
+        """Whether a receiver would get a message now."""
         if self.paused or self.limited:
             return False
         fresh, ready = self._fresh, self._ready
@@ -262,7 +263,7 @@ class MemoryQueue:
         elif entry.state == "delayed":
             self.delayed -= 1
         elif self._limiter is not None and (other := self._limiter.next_of(entry)) is not None:
-            self._make_ready(other)  # it may have been this one's turn
+            self._make_ready(other)  # it may have been next in line
         entry.state = "done"
         if self.jobs is not None:
             self.jobs.left(self, entry)
@@ -291,7 +292,7 @@ class MemoryQueue:
                 self.give_back(entry, now, counted=True)
 
     def renew(self, entry: Entry, lease_until: float) -> None:
-        """Hold a held message for longer."""
+        """Extend the lease of a held message."""
         entry.lease_until = lease_until
         heappush(self._leases, (lease_until, entry.seq, entry.turn, entry))
 
@@ -307,7 +308,7 @@ class MemoryQueue:
         return min(due, self._leases[0][0]) if self._leases else due
 
     def has_expired(self, now: float) -> bool:
-        """Is it a temporary queue that nobody has used for too long?"""
+        """Whether this is a temporary queue that was unused for too long."""
         return (
             self.expires is not None
             and not self.receivers
@@ -315,7 +316,7 @@ class MemoryQueue:
         )
 
     def pass_time(self, now: float) -> None:
-        """End delays and leases, and delete what is too old."""
+        """End due delays and expired leases, and delete messages past their time to live."""
         if self._limiter is not None:
             self._limiter.pass_time(now)
         delayed, leases = self._delayed, self._leases
@@ -350,7 +351,7 @@ class MemoryQueue:
 
     @property
     def depth(self) -> QueueDepth:
-        """How many messages are in which state; blocked ones count as ready."""
+        """The number of messages in each state; blocked ones count as ready."""
         unfinished = len(self.entries) - len(self._finished)
         ready = unfinished - self.held - self.delayed
         return QueueDepth(
@@ -359,7 +360,7 @@ class MemoryQueue:
 
     @property
     def limited(self) -> bool:
-        """Do limits hold back messages that could be received?"""
+        """Whether limits hold back messages that could be received."""
         return self._limiter is not None and self._limiter.holds_back
 
     def page(self, after: int, limit: int, *, finished: bool) -> list[Entry]:
@@ -371,7 +372,7 @@ class MemoryQueue:
         return list(islice(wanted, max(limit, 0)))
 
     def purge(self) -> int:
-        """Delete what is neither held nor finished. Returns how many there were."""
+        """Delete all messages that are neither held nor finished. Returns their number."""
         gone = [entry for entry in self.entries.values() if entry.state not in ("held", "done")]
         for entry in gone:
             self.remove(entry)

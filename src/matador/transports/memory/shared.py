@@ -1,4 +1,4 @@
-"""One transport in memory for all that use the same URL in an event loop."""
+"""One in-memory transport per URL and event loop, shared by its users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, MemoryTransport]
 
 
 def shared_memory(url: str) -> MemoryTransport:
-    """The transport in memory of this event loop, so that its users find each other.
+    """The in-memory transport of this event loop for a URL, so that its users share messages.
 
     Raises:
         RuntimeError: there is no running event loop.

@@ -60,11 +60,11 @@ class MemoryStore:
         self._queues: dict[str, MemoryQueue] = {}
         self._jobs: dict[str, MemoryJobs] = {}
         self._routes = RoutingTable()
-        self._once: dict[Once, set[str]] = {}  # the ids of each part that is not sealed
-        self._sealed: dict[str, int] = {}  # how far each scope is sealed
+        self._once: dict[Once, set[str]] = {}  # the ids of each batch that is not sealed
+        self._sealed: dict[str, int] = {}  # the last sealed batch of each scope
 
     def has(self, name: str) -> bool:
-        """Is there such a queue?"""
+        """Whether the queue exists."""
         return name in self._queues
 
     def queue(self, name: str) -> MemoryQueue:
@@ -109,7 +109,7 @@ class MemoryStore:
         self._routes.unbind(exchange, queue, pattern)
 
     def delete(self, name: str) -> None:
-        """Delete a queue with its bindings and messages; who waits for messages is woken."""
+        """Delete a queue with its bindings and messages; wake its waiting receivers."""
         if name in self._jobs:
             raise ConfigurationError(f"queue {name!r} has jobs; use delete_jobs")
         queue = self._queues.pop(name, None)
@@ -120,7 +120,7 @@ class MemoryStore:
             queue.waiters.wake(len(queue.waiters))
 
     def left(self, queue: MemoryQueue) -> None:
-        """A receiver of a queue has gone. A temporary queue lasts for a while without one."""
+        """Record that a receiver closed. The lifetime of a temporary queue starts then."""
         queue.unused_since = self._clock.monotonic()
         if not queue.deleted:
             self._set_alarm(queue.next_time())
@@ -134,11 +134,11 @@ class MemoryStore:
         return queue
 
     def open_jobs(self, name: str) -> MemoryJobs:
-        """The jobs of a queue, which is made if it is not there."""
+        """The jobs of a queue, which is created if it does not exist."""
         jobs = self._jobs.get(name)
         if jobs is None:
             if name in self._queues:
-                raise ConfigurationError(f"queue {name!r} is there already, and it has no jobs")
+                raise ConfigurationError(f"queue {name!r} already exists and is not a job queue")
             queue = self.made(name)
             queue.priorities = self._can.priorities
             failed = self.made(dead_letter_name(name, "undeliverable"))
@@ -146,7 +146,7 @@ class MemoryStore:
         return jobs
 
     def jobs(self, name: str) -> MemoryJobs:
-        """The jobs of a queue, in its present state.
+        """The jobs of a queue, after ``pass_time``.
 
         Raises:
             QueueNotFoundError: there is no such queue of jobs.
@@ -158,7 +158,7 @@ class MemoryStore:
         return jobs
 
     def add_jobs(self, messages: Sequence[Message]) -> list[MatadorError | None]:
-        """``put``, unless the id or the unique key is taken."""
+        """Like ``put``, but refuses a job whose id or unique key is taken."""
         outcomes: list[MatadorError | None] = []
         for message in messages:
             jobs = self._jobs.get(message.queue)
@@ -187,12 +187,12 @@ class MemoryStore:
         self._tend([self.queue(name)])
 
     def remove_job(self, name: str, job_id: str) -> None:
-        """Forget a job that nobody is running."""
+        """Delete a job that is not active."""
         self.jobs(name).remove(job_id)
         self._tend([self.queue(name)])
 
     def cancel_job(self, name: str, job_id: str, reason: str) -> bool:
-        """Forget a job that waits, or fail one that is active. False: it is finished."""
+        """Delete a waiting job, or fail an active one. False: it is finished."""
         jobs, queue = self.jobs(name), self.queue(name)
         entry = jobs.unfinished(job_id)
         if entry is None:
@@ -234,7 +234,7 @@ class MemoryStore:
                 or not _is_sound(message)
             ):
                 error = self._refusal(message)
-            if queue is not None and error is None:  # None: a reply to somebody who is gone
+            if queue is not None and error is None:  # None: a reply to a caller that has ended
                 queue.put(message, now)
                 touched.add(queue)
             outcomes.append(error)
@@ -274,7 +274,8 @@ class MemoryStore:
         return outcomes
 
     def put_once(self, messages: Sequence[Message], once: Once) -> list[MatadorError | None]:
-        """Store what was not stored under ``once`` before. Returns None or an error for each."""
+        """Store the messages that were not stored under ``once`` before. Returns None or an error
+        for each."""
         if once.batch <= self._sealed.get(once.scope, -1):
             return [None] * len(messages)
         stored = self._once.setdefault(once, set())
@@ -289,7 +290,7 @@ class MemoryStore:
         return outcomes
 
     def seal(self, once: Once) -> None:
-        """Forget the ids of a part and those before it."""
+        """Delete the ids of a batch and of the batches before it."""
         self._sealed[once.scope] = max(once.batch, self._sealed.get(once.scope, -1))
         for part in [one for one in self._once if one.scope == once.scope]:
             if part.batch <= once.batch:
@@ -306,7 +307,7 @@ class MemoryStore:
         return holds
 
     def take(self, queue: MemoryQueue, places: Sequence[int]) -> list[MemoryHold | None]:
-        """Hold the messages at these places; None for each that is held or missing."""
+        """Hold the messages at these positions; None for each that is held or missing."""
         until = self._lease_until(self._clock.monotonic())
         entries = [queue.entries.get(place) for place in places]
         holds = [None if entry is None else queue.take(entry, until) for entry in entries]
@@ -383,7 +384,7 @@ class MemoryStore:
         return error
 
     def renew(self, receipts: Sequence[Receipt]) -> list[bool]:
-        """Hold deliveries for another lease. Returns whether each was still held."""
+        """Renew the leases of deliveries. Returns whether each was still held."""
         self.pass_time()
         until = self._lease_until(self._clock.monotonic())
         renewed: list[bool] = []
@@ -421,7 +422,7 @@ class MemoryStore:
         self._tend(self._queues.values())
 
     def cancel_alarm(self) -> None:
-        """End no delays and leases until the next ``pass_time``."""
+        """Stop the alarm until the next ``pass_time``."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm, self._alarm_at = None, inf
@@ -440,7 +441,8 @@ class MemoryStore:
 
 
 def _is_sound(message: Message) -> bool:
-    """Can it be sorted and received? Checked first, so that nothing fails halfway."""
+    """Whether the message can be sorted and delivered. Checked first, so that no operation fails
+    halfway."""
     if type(message.body) is not bytes:
         return False
     if (

@@ -17,9 +17,9 @@ from matador.transports.memory.store import MemoryStore
 
 
 class MemorySubscription(BaseSubscription):
-    """Takes messages when they are asked for, never in advance.
+    """Takes messages only in ``receive``, never in advance.
 
-    ``settled``: what it returns is already finished, as replies are.
+    ``settled``: the messages it returns are already finished, as replies are.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class MemorySubscription(BaseSubscription):
         return self._queue.limited
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``. Lets others run first, even if messages are ready."""
+        """Lets other tasks run first, even if messages are ready."""
         if limit < 1:
             raise ConfigurationError(f"receive: limit must be at least 1, got {limit}")
         await asyncio.sleep(0)
@@ -71,7 +71,7 @@ class MemorySubscription(BaseSubscription):
             await self._queue.waiters.wait(self._wakeup)
             taking = self._active
         finally:
-            # Woken, but cancelled or closed at once: the message is for somebody else.
+            # Woken, then canceled or closed: wake another receiver for the message.
             if not taking:
                 self._wakeup.clear()
                 self._queue.wake()

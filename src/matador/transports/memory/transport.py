@@ -48,7 +48,7 @@ class MemoryTransport(BaseTransport):
         name: for logs and metrics.
         clock: the source of time; one that implements ``Alarms`` also decides when delays end.
         lease: seconds for which a delivery belongs to its receiver; None: until ``disconnect``.
-        without: abilities to turn off, to see how an application works on a simpler broker.
+        without: abilities to turn off, to test an application on a simpler broker.
 
     Example:
         >>> transport = MemoryTransport(without=["delays"])
@@ -97,7 +97,7 @@ class MemoryTransport(BaseTransport):
     async def _close(self) -> None:
         """Put back what was delivered and not settled; the deliveries count.
 
-        Messages that are due meanwhile are delivered after the next ``connect``.
+        Messages that fall due while disconnected are delivered after the next ``connect``.
         """
         for subscription in list(self._subscriptions):
             await subscription.close()
@@ -115,11 +115,11 @@ class MemoryTransport(BaseTransport):
     # -- the protocol -----------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. ``exact`` queues are created too: nobody else could."""
+        """``exact`` queues are created, too: no other process could create them."""
         return [*ignored_arguments(topology), *self._connected.apply(topology)]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. All are stored before anybody else runs."""
+        """All messages are stored before another task runs."""
         return self._connected.put(messages)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
@@ -135,7 +135,7 @@ class MemoryTransport(BaseTransport):
         return subscription
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. Each settlement is atomic."""
+        """Each settlement is atomic."""
         return self._connected.settle(settlements)
 
     # -- optional abilities -----------------------------------------------------------------------
@@ -167,7 +167,7 @@ class MemoryTransport(BaseTransport):
             place, left = page[-1].seq, left - len(page)
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        """See ``Browsing``. Also takes delayed messages, and those behind others of their key."""
+        """Also takes delayed messages, and those behind earlier messages of their key."""
         store = self._able("browse", self._capabilities.browse)
         places = [place_of(position) for position in positions]
         holds = store.take(store.queue(queue), places)
@@ -189,7 +189,6 @@ class MemoryTransport(BaseTransport):
         return depth.ready + depth.delayed
 
     async def pause_queue(self, queue: str) -> None:
-        """See ``QueuePausing``. All processes are this one."""
         store = self._able("pause", self._capabilities.pause)
         store.queue(queue)
         refuse_letters(queue)
@@ -366,7 +365,7 @@ class MemoryTransport(BaseTransport):
         return self.messages(dead_letter_name(queue, kind))
 
     def next_due(self, queue: str) -> float | None:
-        """When a delay or a limit ends next, as the clock's ``monotonic`` counts; None: never."""
+        """When the next delay or limit ends, by the clock's ``monotonic``; None: never."""
         found = self._store.queue(queue)
         depth = found.depth
         due = found.next_time() if depth.ready or depth.delayed else inf

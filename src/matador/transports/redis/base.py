@@ -1,4 +1,4 @@
-"""What the transports of all modes share, and what those share that store messages."""
+"""The base classes of the Redis transports: of all modes, and of those that store messages."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STORED = Capabilities(
     properties=ALL_PROPERTIES,
     durable=True,
 )
-"""What streams and lists can do alike."""
+"""The capabilities that streams and lists share."""
 
 
 class RedisServerTransport(BaseTransport):
@@ -74,7 +74,7 @@ class RedisServerTransport(BaseTransport):
         super().__init__(address.name)
         self._lease = address.lease
         self._prefix = address.prefix
-        # How long a read blocks on the server: a dead connection must not go unnoticed meanwhile.
+        # A blocking read must end in time to notice a dead connection.
         self._block = address.heartbeat / 2
         name = f"matador-{address.name}"
         self._client = RedisClient(
@@ -99,7 +99,7 @@ class RedisServerTransport(BaseTransport):
         return await examine(self._client.call, primary=_PRIMARY, stores=self._stores)
 
     async def _restore(self, connection: PipelinedConnection) -> None:
-        """Recreate, on a new connection, what the server may have lost."""
+        """Recreate, over a new connection, what the server may have lost."""
 
     def _key(self, queue: str) -> str:
         return key_of(self._prefix, queue)
@@ -110,7 +110,7 @@ class StoredTransport(RedisServerTransport, ABC):
 
     _kind: ClassVar[Kind]
     _form_of: ClassVar[FormOf]
-    """How messages are written for the script that stores them."""
+    """Formats messages for the script that stores them."""
     _batch: ClassVar[type[SettleBatch]]
 
     def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
@@ -122,7 +122,7 @@ class StoredTransport(RedisServerTransport, ABC):
 
     @abstractmethod
     def _subscription(self, source: QueueSource, levels: int) -> BlockingSubscription:
-        """A subscription to a queue with so many lanes for priorities."""
+        """A subscription to a queue with ``levels`` lanes for priorities."""
 
     def _lane(self, queue: str, name: str) -> Lane:
         """A lane of a queue, as this process sees it."""
@@ -131,7 +131,7 @@ class StoredTransport(RedisServerTransport, ABC):
         return self._lanes[queue, name]
 
     async def _close(self) -> None:
-        """Others get what is still held when its lease has passed."""
+        """Unsettled deliveries become available to other consumers once their leases expire."""
         for upkeep in list(self._upkeep.values()):
             for subscription in list(upkeep.subscriptions):
                 await subscription.close()
@@ -184,7 +184,7 @@ class StoredTransport(RedisServerTransport, ABC):
     # -- messages ----------------------------------------------------------------------------------
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. One call per queue and batch, and all of them travel together."""
+        """One call per queue and batch; all calls share one round trip."""
 
         async def send(some: Sequence[Message]) -> Outcomes:
             return await store(self._client, self._key, some, type(self)._form_of)
@@ -192,7 +192,7 @@ class StoredTransport(RedisServerTransport, ABC):
         return await self._create_lost_queues(messages, send, lambda message: message.queue)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. Each is atomic."""
+        """Each is atomic."""
 
         async def settle(some: Sequence[Settlement]) -> Outcomes:
             connection = await self._client.connection()
@@ -210,7 +210,8 @@ class StoredTransport(RedisServerTransport, ABC):
         act: Callable[[Sequence[Item]], Awaitable[Outcomes]],
         queue_of: Callable[[Item], str],
     ) -> Outcomes:
-        """Act; create queues of ours that the server has lost, and do what failed again."""
+        """Run an operation. If the server has lost a declared queue, create it and repeat what
+        failed."""
         outcomes = await act(items)
         lost = {
             place: queue_of(items[place])
@@ -259,26 +260,26 @@ class StoredTransport(RedisServerTransport, ABC):
         if upkeep is None:
             return
         upkeep.subscriptions.discard(subscription)
-        # What is still held in a list needs the upkeep: it shows that this process is alive.
+        # Deliveries in flight from a list need the upkeep, which shows that this process is alive.
         held = any(lane.held for (name, _), lane in self._lanes.items() if name == queue)
         if not upkeep.subscriptions and not held:
             del self._upkeep[queue]
             await upkeep.close()
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``. Stale messages count as in flight until they are delivered again."""
+        """Stale messages count as in flight until they are delivered again."""
         ready, delayed, in_flight = await self._find("depth", queue)
         return QueueDepth(ready=ready, delayed=delayed, in_flight=in_flight)
 
     async def pause_queue(self, queue: str) -> None:
-        """See ``QueuePausing``. The messages are put where no read finds them: nothing is asked
-        for each time something is received."""
+        """The messages are moved to a key that no read uses, so that receiving needs no extra
+        check."""
         await self._find("paused", queue)
         refuse_letters(queue)
         await self._find("pause", queue)
 
     async def resume_queue(self, queue: str) -> None:
-        """See ``QueuePausing``. Other processes hear it from the server."""
+        """The server notifies other processes."""
         await self._find("resume", queue)
 
     async def is_paused(self, queue: str) -> bool:
@@ -307,7 +308,8 @@ class StoredTransport(RedisServerTransport, ABC):
 def consumer_name(lease: float) -> str:
     """A unique name that shows in ``XINFO CONSUMERS`` which process it is.
 
-    It ends with the lease in milliseconds, for others that want to claim what this one holds.
+    It ends with the lease in milliseconds, so that other consumers know when they may claim its
+    deliveries.
     """
-    who = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    return f"{who}~{round(lease * 1000)}"
+    process = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{process}~{round(lease * 1000)}"

@@ -31,15 +31,15 @@ _OUTAGE = (NotConnectedError, SendFailedError, ConnectionFailedError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSource:
-    """A queue as one consumer reads it.
+    """A queue from the view of one consumer.
 
     Attributes:
         base: the queue's key.
         lease: milliseconds.
         block: seconds for which a read blocks on the server.
-        give_back: releases deliveries that nobody received.
+        give_back: releases deliveries that no ``receive`` returned.
         declare: creates the queue again after the server has lost it.
-        closed: told that a subscription has ended.
+        closed: called when a subscription has ended.
     """
 
     client: RedisClient
@@ -59,10 +59,10 @@ class QueueSource:
 
 
 class BlockingSubscription(BaseSubscription, ABC):
-    """See ``matador.transports.base.Subscription``.
+    """A subscription with blocking reads.
 
-    A read that blocks on the server outlives a ``receive`` that is cancelled: it is unblocked, and
-    what it delivers all the same goes to the next ``receive`` or back to the queue.
+    A blocking read outlives a ``receive`` that is canceled: it is unblocked, and messages that it
+    delivers nevertheless go to the next ``receive`` or back to the queue.
     """
 
     def __init__(self, source: QueueSource) -> None:
@@ -79,14 +79,14 @@ class BlockingSubscription(BaseSubscription, ABC):
 
     @abstractmethod
     async def _fetch_once(self, limit: int) -> list[Delivery]:
-        """The messages that are there, or none after a while."""
+        """Wait for messages; empty after the blocking time."""
 
     @abstractmethod
     def _arrived(self) -> Iterable[str]:
-        """What arrived and is still held, for the script ``give_back_unseen``."""
+        """The deliveries that arrived and are in flight, for the script ``give_back_unseen``."""
 
     def claimable(self) -> None:
-        """Something was released, or is stale. Only streams have to claim it."""
+        """Called when a message was released or is stale. Only streams have to claim it."""
 
     # -- receiving ---------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class BlockingSubscription(BaseSubscription, ABC):
             fetching = self._fetching
             self._receivers += 1
             try:
-                await asyncio.wait([fetching])  # does not cancel it when we are cancelled
+                await asyncio.wait([fetching])  # a canceled receive does not cancel the read
             except asyncio.CancelledError:
                 self._receivers -= 1
                 self._leave_behind(fetching)
@@ -115,7 +115,7 @@ class BlockingSubscription(BaseSubscription, ABC):
         return ()
 
     def _leave_behind(self, fetching: asyncio.Task[list[Delivery]]) -> None:
-        """If nobody waits any more: unblock the read, release what it delivers."""
+        """Unblock a read without a waiting ``receive``, and release what it delivers."""
 
         def ended(_: object) -> None:
             if self._receivers == 0 and self._fetching is fetching:
@@ -147,14 +147,14 @@ class BlockingSubscription(BaseSubscription, ABC):
         await self._release(fetching)
 
     async def _release(self, fetching: asyncio.Task[list[Delivery]]) -> None:
-        """Give back what a read that nobody waits for has delivered."""
+        """Give back the deliveries of a read without a waiting ``receive``."""
         if not fetching.cancelled() and fetching.exception() is None and fetching.result():
             await self._source.give_back(fetching.result())
 
     # -- fetching: one at a time -------------------------------------------------------------------
 
     async def _fetch(self, limit: int) -> list[Delivery]:
-        """The messages that are there, or none after a while. Survives a lost connection."""
+        """Wait for messages; empty after the blocking time. Survives a lost connection."""
         backoff = Backoff(_RETRY_AFTER, 1.0)
         while True:
             try:
@@ -179,14 +179,15 @@ class BlockingSubscription(BaseSubscription, ABC):
         return () if found is None else found
 
     async def _release_unseen(self) -> None:
-        """Release what was sent to us on a connection that was lost, and never arrived."""
+        """Release deliveries that were sent to this process over a lost connection and never
+        arrived."""
         released = await self._run("give_back_unseen", *self._arrived())
         if released:
             log.info("%s: released messages lost with the connection: %d", self.queue, released)
             self.claimable()
 
     async def _block_on(self, *command: Argument) -> Any:
-        """The reply to a command that blocks; None if there is nothing."""
+        """The reply to a blocking command; None if no message came."""
         connection = await self._connected()
         if not self._wanted():
             return None
@@ -202,7 +203,7 @@ class BlockingSubscription(BaseSubscription, ABC):
         return None
 
     def _wanted(self) -> bool:
-        """Whether there is still a reason to block."""
+        """Whether the read should still block."""
         return self._active and self._receivers > 0
 
     async def _connected(self) -> PipelinedConnection:
@@ -216,18 +217,18 @@ class BlockingSubscription(BaseSubscription, ABC):
         return self._connection
 
     def _interrupt(self) -> None:
-        """End a read that blocks."""
+        """End a blocking read."""
         if self._blocked is not None:
             self._do(self._unblock(self._blocked))
 
     async def _unblock(self, blocked: asyncio.Future[Any]) -> None:
-        """Have the server reply to a read at once."""
+        """Make the server reply to a blocking read at once."""
         while not blocked.done():
             try:
                 await self._client.call("CLIENT", "UNBLOCK", self._client_id)
             except TransportError:
                 return  # not permitted, or not connected: it ends by itself soon
-            # Perhaps it does not block yet: the server may see this command before the read.
+            # The read may not block yet: the server may see this command before the read.
             await asyncio.wait([blocked], timeout=_RETRY_AFTER)
 
     async def _drop(self) -> None:
@@ -236,7 +237,7 @@ class BlockingSubscription(BaseSubscription, ABC):
             await connection.close()
 
     def _do(self, work: Awaitable[None]) -> None:
-        """Do something in the background; ``close`` waits for it."""
+        """Run ``work`` in the background; ``close`` waits for it."""
         task = asyncio.ensure_future(work)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)

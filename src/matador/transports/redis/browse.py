@@ -47,7 +47,7 @@ async def browse(
                 if stored.state != "done":
                     yield stored
         after = None
-    # After the others, so that one that falls due meanwhile is not seen twice.
+    # Last, so that a message that falls due meanwhile is not returned twice.
     async for stored in _delayed(client, queue, base, after):
         yield stored
 
@@ -85,8 +85,8 @@ def take_arguments(positions: Sequence[str]) -> list[str | int]:
 async def _page(
     client: RedisClient, queue: str, base: str, after: _LanePosition, most: int = _PAGE
 ) -> tuple[list[StoredMessage], _LanePosition | None, bool]:
-    """Entries after a position, the position to continue from (None: that was all), and whether the
-    queue keeps finished messages."""
+    """Entries after a position, the position to continue from (None: there are no more), and
+    whether the queue keeps finished messages."""
     count = max(1, min(most, _PAGE))
     reply = await client.run(
         script("browse"), [base], (f"{after.ms}-{after.seq}", after.rank, count)
@@ -96,7 +96,7 @@ async def _page(
     retention, lanes = reply
     found = [seen for lane in lanes for seen in _seen(queue, *lane)]
     chosen = heapq.nsmallest(count, found, key=lambda pair: pair[0])
-    # With fewer than that, every lane has been read to its end.
+    # Fewer entries than requested mean that every lane was read to its end.
     last = chosen[-1][0] if len(chosen) == count else None
     return [stored for _, stored in chosen], last, retention != b""
 
@@ -108,7 +108,7 @@ def _seen(
     held = {id_: (consumer, claim - uncounted) for id_, consumer, claim, uncounted in rows}
     for id_, fields in entries:
         ms, seq = _ids(id_)
-        # What the group has delivered and nobody holds is done.
+        # A delivered entry that is not pending is finished.
         consumer, count = held.get(id_, (_NOBODY, 0))
         state: MessageState = "ready" if id_ in held or (ms, seq) > last else "done"
         if consumer != _NOBODY:
@@ -119,7 +119,7 @@ def _seen(
 
 
 def _rank(lane: str) -> int:
-    """Lanes are ranked by their number; the lane of what was taken out of turn is the last."""
+    """Lanes are ranked by their number; the lane of messages taken by position is the last."""
     return 99 if lane == "t" else int(lane)
 
 

@@ -32,9 +32,9 @@ from matador.transports.redis_client.connection import (
 from matador.transports.redis_client.errors import translate
 
 Kind: TypeAlias = Literal["stream", "list"]
-"""What messages are stored in."""
+"""The data structure that stores messages."""
 _WITHOUT_QUEUE = {"declare", "complete", "settle", "renew", "prune", "give_back_unseen"}
-"""The scripts that also do something useful if the queue does not exist."""
+"""The scripts that also work if the queue does not exist."""
 _OF_ROUTES = {"publish", "routes_apply", "routes_delete", "routes_load", "routes_unbind"}
 """The scripts of exchanges and bindings, whose first key is not that of a queue."""
 Made = TypeVar("Made", bound=PipelinedConnection)
@@ -49,7 +49,7 @@ class Script(NamedTuple):
 
 @cache
 def script(name: str, kind: Kind | None = "stream") -> Script:
-    """The script in ``lua``, with the functions in front that scripts of this kind share."""
+    """The script in ``lua``, after the functions that scripts of this kind share."""
     parts = [name]
     if kind is not None:
         needed = [] if name in _WITHOUT_QUEUE else ["queue"]
@@ -58,12 +58,12 @@ def script(name: str, kind: Kind | None = "stream") -> Script:
         parts = ["common", f"{kind}_common", *needed, f"list_{name}" if kind == "list" else name]
     folder = files("matador.transports.redis") / "lua"
     source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
-    # Not for secrecy: the server identifies scripts by it.
+    # Not for security: the server identifies scripts by this hash.
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 class RedisClient(ServerClient[PipelinedConnection]):
-    """Commands and scripts, over a connection that is re-established when it is lost.
+    """Runs commands and scripts over a connection that is restored when it is lost.
 
     Args:
         address: a server, the Sentinels that name it, or a socket.
@@ -84,7 +84,7 @@ class RedisClient(ServerClient[PipelinedConnection]):
         self._name = name
 
     async def open(self) -> PipelinedConnection:
-        """Open a connection of its own, for commands that block on the server."""
+        """Open a separate connection, for commands that block on the server."""
         return await self._open(PipelinedConnection)
 
     async def listen(self, heard: Callable[[bytes, bytes], None]) -> ListeningConnection:
@@ -119,7 +119,7 @@ class RedisClient(ServerClient[PipelinedConnection]):
         keys: Sequence[str],
         arguments: Sequence[Argument] = (),
     ) -> Any:
-        """``run`` over a certain connection."""
+        """Like ``run``, over the given connection."""
         rest = (len(keys), *keys, *arguments)
         try:
             try:

@@ -1,4 +1,4 @@
-"""``RedisListTransport``: plain lists, each message to one consumer, none lost."""
+"""``RedisListTransport``: plain lists; each message goes to one consumer and survives its crash."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from matador.transports.redis_client.connection import Argument
 
 
 class RedisListSubscription(BlockingSubscription):
-    """See ``matador.transports.base.Subscription``. Made by ``RedisListTransport.subscribe``."""
+    """A subscription to a list. Created by ``RedisListTransport.subscribe``."""
 
     def __init__(self, source: QueueSource, lane: Lane) -> None:
         super().__init__(source)
@@ -60,7 +60,7 @@ class ListSettleBatch(SettleBatch):
     _kind = "list"
 
     def _ordered(self, places: list[int]) -> list[int]:
-        # What is released is put in front of the list, so the last one has to go first.
+        # Released messages are pushed to the front of the list, so the last one is pushed first.
         given = self._settlements
         return sorted(places, key=lambda one: -one if type(given[one]) is Release else one)
 
@@ -83,8 +83,8 @@ class RedisListTransport(StoredTransport):
     """Messages in Redis lists (``redis://…?mode=list``), point to point. See ``Transport``.
 
     A message is moved to a list of the worker that handles it, and removed from there when it is
-    done. What a worker held that died is put back when the worker has not been heard of for
-    ``lease`` seconds. Without priorities, replay and browsing: use streams for those.
+    finished. If the worker shows no sign of life for ``lease`` seconds, its messages return to the
+    queue. There are no priorities, replay and browsing: use streams for those.
 
     Args: those of ``RedisTransport``.
     """
@@ -98,7 +98,7 @@ class RedisListTransport(StoredTransport):
         return key_of(f"{self._prefix}-list", queue)
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Lists have no priorities, no retention and no limits."""
+        """Lists have no priorities, no retention and no limits."""
         letters = [name for _, _, name in topology.dead_letter_names()]
         names = [topology.full_name(queue.name) for queue in topology.queues]
         await self._declare_all({name: [] for name in (*names, *letters)})

@@ -12,7 +12,8 @@ from matador.transports.kit.options import Scheme, choice, text
 from matador.transports.redis_client.options import PORT, RedisServerAddress, RedisServerOptions
 
 RedisMode: TypeAlias = Literal["streams", "list", "pubsub"]
-"""``streams``: everything. ``list``: plain lists. ``pubsub``: to all who listen, stored nowhere."""
+"""``streams``: all features. ``list``: plain lists. ``pubsub``: to all current subscribers, not
+stored."""
 
 _SENTINEL_PORT = 26379
 
@@ -29,7 +30,7 @@ class RedisAddress(RedisServerAddress):
     """A Redis address with its options. Its repr has no secret.
 
     Attributes:
-        primary: the name under which the Sentinels know the server; ``hosts`` are theirs.
+        primary: the name of the server on the Sentinels; ``hosts`` are the Sentinels'.
         socket: the path of a Unix socket; there are no ``hosts``.
     """
 

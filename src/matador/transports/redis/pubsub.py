@@ -1,4 +1,4 @@
-"""``RedisPubSubTransport``: to everybody who listens now, stored nowhere."""
+"""``RedisPubSubTransport``: broadcasts to all current subscribers and stores nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeardMessage:
-    """A message that was published, and its size in bytes; compared by identity."""
+    """A published message and its size in bytes; compared by identity."""
 
     message: Message
     size: int
@@ -59,7 +59,7 @@ class HeardMessage:
 class BroadcastQueue:
     """Messages in order of arrival. Drops the oldest when there are too many.
 
-    A retry that is delayed waits in this process, too.
+    A delayed retry waits in this process, too.
     """
 
     def __init__(self, name: str, dropped: Callable[[str, int], None]) -> None:
@@ -73,7 +73,7 @@ class BroadcastQueue:
         self.waiters = Waiters()
 
     def put(self, message: Message, size: int | None = None) -> None:
-        """Add a message at the end; ``size``: its bytes, with all that is not its body."""
+        """Add a message at the end; ``size``: its bytes, including headers."""
         heard = HeardMessage(message, len(message.body) if size is None else size)
         self._waiting.append(heard)
         self._size += heard.size
@@ -100,7 +100,7 @@ class BroadcastQueue:
         self._later.add(timer)
 
     def close(self) -> None:
-        """Drop everything: nobody listens any more."""
+        """Drop all messages: there is no subscription left."""
         for timer in self._later:
             timer.cancel()
         if left := len(self._waiting) + len(self._later):
@@ -120,7 +120,7 @@ class BroadcastQueue:
         self.waiters.wake()
 
     def take(self, limit: int) -> list[Delivery]:
-        """Hold up to ``limit`` messages."""
+        """Deliver up to ``limit`` messages."""
         taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
         self.held.update(taken)
         self._size -= sum(heard.size for heard in taken)
@@ -136,7 +136,7 @@ class BroadcastQueue:
 
 
 class BroadcastSubscription(BaseSubscription):
-    """See ``matador.transports.base.Subscription``. Made by ``RedisPubSubTransport.subscribe``."""
+    """A subscription to broadcasts. Created by ``RedisPubSubTransport.subscribe``."""
 
     def __init__(
         self, source: BroadcastQueue, closed: Callable[[BroadcastSubscription], None]
@@ -147,7 +147,7 @@ class BroadcastSubscription(BaseSubscription):
         self._wakeup = Wakeup()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``. Yields to others first, even if messages are there."""
+        """Yields to other tasks first, even if messages are available."""
         await asyncio.sleep(0)
         while self._active:
             found = self._source.take(limit)
@@ -162,7 +162,7 @@ class BroadcastSubscription(BaseSubscription):
             await self._source.waiters.wait(self._wakeup)
             taking = self._active
         finally:
-            if not taking:  # woken, but cancelled or closed at once: another one takes it
+            if not taking:  # woken, then canceled or closed: another waiter takes the message
                 self._wakeup.clear()
                 self._source.wake()
 
@@ -177,9 +177,9 @@ class RedisPubSubTransport(RedisServerTransport):
     """Messages by Redis pub/sub (``redis://…?mode=pubsub``): a broadcast. See ``Transport``.
 
     Every process with a subscription gets a copy of each message; the subscriptions of a process
-    share it. Messages are stored nowhere: what is sent while nobody listens is lost, and so is what
-    a process holds when it dies. A retry stays in the process that failed, for its delay, too. Dead
-    letters are stored: in lists, which ``RedisListTransport`` can receive from.
+    share it. Messages are not stored: a message sent without a subscriber is lost, and so are the
+    messages of a process that dies. A retry waits in the process whose handler failed. Dead letters
+    are stored in lists, from which ``RedisListTransport`` can receive.
 
     Args: those of ``RedisTransport``; the lease is that of dead letters.
     """
@@ -220,12 +220,12 @@ class RedisPubSubTransport(RedisServerTransport):
         await super()._close()
 
     async def _restore(self, connection: PipelinedConnection) -> None:
-        """Listen again before anything is sent."""
+        """Subscribe again before anything is sent."""
         await self._stop_listening()
         self._listener = listener = await self._client.listen(self._heard)
 
         def ended(lost: asyncio.Future[BaseException]) -> None:
-            if self._listener is listener:  # not closed by us: both connections are made again
+            if self._listener is listener:  # lost: both connections are restored
                 connection.fail(lost.result())
 
         listener.lost.add_done_callback(ended)
@@ -250,22 +250,22 @@ class RedisPubSubTransport(RedisServerTransport):
     # -- the protocol ------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. A channel exists while it is used; lists of dead letters are made when
-        the first is stored."""
+        """A channel exists while it is used; a list of dead letters is created when the first is
+        stored."""
         await self._client.connection()
         self._known.update(topology.full_name(queue.name) for queue in topology.queues)
         self._letter_queues.update(name for _, _, name in topology.dead_letter_names())
         return unsupported(topology, "pub/sub")
 
     async def _letters_of(self, queue: str) -> RedisListTransport:
-        """The transport of dead letters, with this queue of theirs."""
+        """The transport for dead letters, with this queue declared."""
         if self._letters.state.status == "disconnected":
             await self._letters.connect()
         await self._letters.create([queue])
         return self._letters
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. None: it was published, whether anybody listens or not."""
+        """None: the message was published, whether or not there was a subscriber."""
         connection = await self._client.connection()
         outcomes: Outcomes = [None] * len(messages)
         letters = [i for i, one in enumerate(messages) if one.queue in self._letter_queues]
@@ -312,7 +312,7 @@ class RedisPubSubTransport(RedisServerTransport):
         check_size(message)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
-        """See ``Transport``. Receives what is published from now on; dead letters are stored."""
+        """Receives messages published from now on; dead letters are stored."""
         connection = await self._client.connection()
         if queue in self._letter_queues:
             return await (await self._letters_of(queue)).subscribe(queue, prefetch=prefetch)
@@ -342,7 +342,7 @@ class RedisPubSubTransport(RedisServerTransport):
             self._listener.call("UNSUBSCRIBE", self._channel_of(name)).add_done_callback(forget)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. A release and a retry go to this process only."""
+        """A released or retried message returns to this process only."""
         await self._client.connection()
         return [await self._settle(settlement) for settlement in settlements]
 
@@ -356,7 +356,8 @@ class RedisPubSubTransport(RedisServerTransport):
                 settlement = Complete(receipt)
             return (await self._letters.settle([settlement]))[0]
         heard, queue = receipt.handle, self._queues.get(receipt.queue)
-        # Without a queue nobody listens any more, and the message is ours alone.
+        # Without a queue there is no subscription left in this process, and no other process has
+        # this copy.
         if not isinstance(heard, HeardMessage) or (queue is not None and heard not in queue.held):
             return lease_lost(receipt.queue)
         if isinstance(settlement, Release):
@@ -371,7 +372,7 @@ class RedisPubSubTransport(RedisServerTransport):
     async def _succeed(
         self, settlement: Settlement, received: Message, queue: BroadcastQueue | None
     ) -> MatadorError | None:
-        """Publish the successor, if there is one; a retry in the same queue stays here."""
+        """Publish the successor, if any; a retry in the same queue stays in this process."""
         match settlement:
             case Retry(message=message):
                 delay, message = message.delay, msgspec.structs.replace(message, delay=0.0)

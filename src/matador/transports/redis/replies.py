@@ -1,7 +1,7 @@
-"""Replies: a list of each process that asks, which lasts as long as the process.
+"""Replies: one list per calling process, which lives as long as the process.
 
-A key beside the list says that the process is there. Both expire by themselves, so nothing stays
-of a process that was killed.
+A key beside the list shows that the process is alive. Both expire, so a killed process leaves
+nothing behind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST = 500  # replies in one call
 
 
 class RedisReplies:
-    """The reply address of one transport, and what arrives there."""
+    """The reply address of one transport, and the replies that arrive there."""
 
     def __init__(self, client: RedisClient, key_of: Callable[[str], str], block: float) -> None:
         self._client = client
@@ -48,7 +48,7 @@ class RedisReplies:
         return self.address
 
     async def keep(self, connection: PipelinedConnection) -> None:
-        """Say that this process is still there."""
+        """Extend the lifetime of the reply address."""
         if self.address is not None:
             await self._note(connection, self.address)
 
@@ -67,7 +67,7 @@ class RedisReplies:
         return self._subscription
 
     async def close(self) -> None:
-        """Forget the address; what arrives for it from now on is dropped."""
+        """Drop the address and all replies that arrive for it from now on."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -81,7 +81,7 @@ class RedisReplies:
                 await self._client.call("UNLINK", f"{key}:used", f"{key}:replies")
 
     async def _read(self, address: str) -> None:
-        """Hand over what arrives, on a connection of its own, and again after each failure."""
+        """Hand out replies, read over a separate connection. Reconnects after each failure."""
         backoff = Backoff(0.05, 1.0)
         while True:
             connection: PipelinedConnection | None = None
@@ -105,7 +105,7 @@ class RedisReplies:
 
         def ask(*command: Argument, patience: float = 0.0) -> asyncio.Future[list[bytes] | None]:
             asked = connection.call(*command, patience=patience)
-            asked.add_done_callback(forget)  # nobody may wait for it any more
+            asked.add_done_callback(forget)  # its caller may have stopped waiting
             return asked
 
         def wait() -> asyncio.Future[list[bytes] | None]:
@@ -116,7 +116,7 @@ class RedisReplies:
             while True:
                 found = await waiting
                 backoff.reset()
-                # Those behind the first are asked for together with the next one.
+                # Fetch replies behind the first one together with the next read.
                 rest = ask("LPOP", key, _MOST) if found else None
                 waiting = wait()
                 if found:
@@ -135,7 +135,7 @@ class RedisReplies:
     # -- sending -----------------------------------------------------------------------------------
 
     async def send(self, messages: Sequence[Message]) -> Outcomes:
-        """Store replies of other processes' requests; those to nobody are dropped."""
+        """Store replies to requests of other processes; replies to ended processes are dropped."""
         connection = await self._client.connection()
         outcomes: Outcomes = [None] * len(messages)
         addresses: dict[str, list[int]] = {}

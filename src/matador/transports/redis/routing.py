@@ -1,7 +1,7 @@
 """Exchanges, bindings and temporary queues on the server, which all processes share.
 
-Bindings are matched here, and the script that stores a message checks that they are still the same.
-All of it needs one server: the keys of several queues are not in one slot of a cluster.
+The client matches bindings, and the script that stores a message checks that they have not changed.
+This needs a single server: the keys of several queues are not in one slot of a cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _decode_bindings = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 @dataclass(slots=True)
 class _Declared:
-    """What this process has declared, to declare it again if the server loses it."""
+    """The declarations of this process, to repeat them if the server loses them."""
 
     exchanges: dict[str, Exchange] = field(default_factory=dict[str, Exchange])
     bindings: dict[str, dict[tuple[str, str], None]] = field(
@@ -46,9 +46,9 @@ class _Declared:
 class RedisRoutes:
     """Declares exchanges and bindings, and publishes to them. Queues have their full names here.
 
-    ``is_used``: whether a temporary queue is consumed here, so that it must not be lost.
+    ``is_used``: whether this process consumes a temporary queue, so that it must be kept.
     ``restore``: declares everything again after the server has lost it, queues included.
-    ``create_again``: creates those of these queues that are ours.
+    ``create_again``: creates the queues that this process has declared, among those given.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class RedisRoutes:
     async def apply(self, topology: Topology) -> list[TopologyNote]:
         """Declare the exchanges, bindings and temporary queues of a topology.
 
-        Called before its queues are created: of a process that dies in between nothing stays.
+        Called before its queues are created, so that a process that dies in between leaves no queue
+        behind.
         """
         own = self._own
         own.exchanges.update((exchange.name, exchange) for exchange in topology.exchanges)
@@ -103,7 +104,7 @@ class RedisRoutes:
         ]
 
     async def restore(self, connection: PipelinedConnection, queue: str | None = None) -> None:
-        """Declare again what this process has declared: all of it, or what concerns one queue."""
+        """Repeat the declarations of this process: all of them, or those of one queue."""
         own = self._own
         if queue is None:
             self._number = None  # this may be another server
@@ -163,23 +164,23 @@ class RedisRoutes:
         return self._own.temporary
 
     async def learn(self, queue: str) -> None:
-        """See whether a queue that another process has declared is temporary."""
+        """Read whether a queue declared by another process is temporary."""
         if queue not in self._own.temporary:
             found: bytes | None = await self._client.call("HGET", self._key_of(queue), "expires")
             if found is not None and found.isdigit():
                 self._own.temporary[queue] = max(1, int(found))
 
     async def touch(self, queue: str) -> None:
-        """A temporary queue is used until now. One that is gone stays gone."""
+        """Extend the lifetime of a temporary queue. Does not recreate a deleted one."""
         expires, key = self._own.temporary[queue], f"{self._key_of(queue)}:used"
         await self._client.call("SET", key, "1", "PX", expires, "XX")
 
     async def sweep(self) -> None:
-        """Delete the temporary queues, of any process, that nobody has used for too long."""
+        """Delete expired temporary queues of all processes."""
         found: list[bytes] = await self._client.call("HKEYS", f"{self._routes}:temporary")
         connection = await self._client.connection()
         for start in range(0, len(found), _MOST):
-            # What is not text is not the name of a queue, and never was.
+            # A name that is not UTF-8 cannot be the name of a queue.
             some = [name.decode(errors="replace") for name in found[start : start + _MOST]]
             await self._run_on(connection, "routes_delete", some, ("1", *some))
 
@@ -209,7 +210,7 @@ class RedisRoutes:
             try:
                 chosen = [self._table.queues(exchange, _key(message)) for message in messages]
             except QueueNotFoundError:
-                self._number = None  # somebody may be declaring it just now
+                self._number = None  # another process may be declaring it now
                 if restored or exchange not in self._own.exchanges:
                     raise
                 await self._restore(connection)  # the server has lost it
@@ -221,7 +222,7 @@ class RedisRoutes:
             if reply is None:
                 self._number = None if self._number == number else self._number
             elif reply and reply[0] == _GONE:
-                whole = "0"  # a queue that is not ours stays away
+                whole = "0"  # the queue of another process is not recreated
                 queues = list(places)
                 await self._create_again(queues[int(place) - 1] for place in reply[1:])
             else:
@@ -230,7 +231,7 @@ class RedisRoutes:
                     self._read(connection, next(rest)) if one is None else one for one in outcomes
                 ]
         raise SendRefusedError(
-            f"{self._client.where}: not stored, because the bindings change all the time"
+            f"{self._client.where}: not stored, because the bindings keep changing"
         )
 
     def _read(self, connection: PipelinedConnection, outcome: int | bytes) -> int | MatadorError:
@@ -247,7 +248,7 @@ class RedisRoutes:
         for queue, stored in _pairs(bindings):
             try:
                 found = _decode_bindings(stored)
-            except msgspec.MsgspecError:  # somebody else wrote it
+            except msgspec.MsgspecError:  # a foreign entry
                 continue
             for exchange, pattern in found:
                 table.bind(exchange, queue, pattern)
@@ -267,8 +268,12 @@ class RedisRoutes:
 def _written(
     messages: Sequence[Message], chosen: Sequence[Sequence[str]]
 ) -> tuple[list[int | MatadorError | None], dict[str, int], list[Argument]]:
-    """For each message 0 if no queue gets it, why it cannot be written, or None; the numbers of all
-    queues; the messages for the script, in runs of the same queues and form."""
+    """Match messages against the bindings.
+
+    For each message: 0 if no queue matches, an error if it cannot be encoded, or None. Also the
+    numbers of all queues, and the messages for the script, grouped into runs with the same queues
+    and form.
+    """
     places: dict[str, int] = {}
     outcomes: list[int | MatadorError | None] = []
     arguments: list[Argument] = []
@@ -306,7 +311,7 @@ def _key(message: Message) -> str:
 
 
 def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[str, str]]:
-    """Names and values that are text; others are not ours."""
+    """The pairs of names and values that are UTF-8; others are foreign."""
     for name, value in zip(flat[::2], flat[1::2], strict=False):
         try:
             yield name.decode(), value.decode()

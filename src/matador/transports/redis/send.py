@@ -1,4 +1,4 @@
-"""Stores messages: one script call per queue and batch, whatever the number of messages."""
+"""Stores messages with one script call per queue and batch."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 Outcomes: TypeAlias = list[MatadorError | None]
 
-# A script blocks everybody else on the server: not for longer than a few milliseconds.
+# A script blocks all other clients of the server, so it may only take a few milliseconds.
 _MOST = 500
 _MOST_BYTES = 1 << 20
-LARGEST = 500 << 20  # bytes; a server drops the connection of whoever sends more than 512 MB
+LARGEST = 500 << 20  # bytes; a server drops a connection that sends more than 512 MB
 _MOST_REMEMBERED = 10_000
 
 
 class StoreForm(NamedTuple):
-    """How a script wants its messages; without ``write``: id and body, one after the other."""
+    """The message format of a script. Without ``write``: id and body in turn."""
 
     script: Script
     write: Callable[[Message], Sequence[Argument]] | None = None
@@ -53,7 +53,7 @@ def list_form(messages: Sequence[Message]) -> StoreForm:
 async def store(
     client: RedisClient, key_of: Callable[[str], str], messages: Sequence[Message], form_of: FormOf
 ) -> Outcomes:
-    """Store messages, those of one queue in order; for each None, or why it is not stored.
+    """Store messages, those of one queue in order; for each, None or the error.
 
     Raises:
         NotConnectedError: nothing was stored.
@@ -88,7 +88,7 @@ async def store(
 
 
 async def run_together(steps: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run calls side by side, and still in order: they travel on one connection."""
+    """Run calls concurrently. One connection carries them, so they stay in order."""
     if len(steps) == 1:
         await steps[0]
     else:
@@ -100,7 +100,7 @@ def cut(
     messages: Sequence[Message] | Mapping[int, Message | None],
     most: int,
 ) -> Iterator[list[int]]:
-    """The messages that fit into one call, by their places."""
+    """The indexes of the messages that fit into one call."""
     some: list[int] = []
     size = 0
     for place in places:
@@ -117,7 +117,8 @@ def cut(
 def _arguments(
     messages: Sequence[Message], places: Sequence[int], form: StoreForm, outcomes: Outcomes
 ) -> tuple[list[int], list[Argument]]:
-    """Messages for a script, and their places; sets the outcome of those that are unwritable."""
+    """The arguments for a script and the indexes of their messages. Sets the outcome of messages
+    that cannot be encoded."""
     sent: list[int] = []
     arguments = [*form.front]
     for place in places:
@@ -143,14 +144,14 @@ def note(outcomes: Outcomes, places: Sequence[int], error: MatadorError) -> None
 
 
 def refusal(text: bytes, client: RedisClient, connection: PipelinedConnection) -> MatadorError:
-    """The error for what a script says about one message of many."""
+    """The error for a script's reply about one message of a batch."""
     return client.translated(connection, error_of(text.decode(errors="replace")))
 
 
 def written(message: Message, fields: Sequence[Argument] | None = None) -> list[Argument]:
     """A message for the scripts of streams: delay, priority, number of fields, fields.
 
-    ``fields``: those of ``fields_of``, if they are known.
+    ``fields``: the result of ``fields_of``, if known.
 
     Raises:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
@@ -167,11 +168,13 @@ def check_size(message: Message) -> None:
 
 
 class OnceSender:
-    """Stores messages once, however often they are sent: the script that stores notes the ids.
+    """Stores messages once, however often they are sent: the script that stores them records the
+    ids.
 
-    Ids are noted beside the queue, in its slot. How far a scope is sealed is kept beside the scope
-    and in every queue it uses. A seal is set for the scope first and for its queues after that; a
-    sender enrols its queue before it stores. So a late sender meets the seal in one of them.
+    Ids are recorded beside the queue, in its slot. The last sealed batch is recorded for the scope
+    and for every queue it uses. A seal is set for the scope first and for its queues after that. A
+    sender registers its queue before it stores, so a late sender finds the seal in one of the two
+    places.
     """
 
     def __init__(self, client: RedisClient, prefix: str, key_of: Callable[[str], str]) -> None:
@@ -181,7 +184,8 @@ class OnceSender:
         self._enrolled: set[tuple[Once, str]] = set()
 
     async def store(self, messages: Sequence[Message], once: Once) -> Outcomes:
-        """Store those whose ids are not noted under ``once`` yet; for each None, or why not."""
+        """Store the messages whose ids are not recorded under ``once``; for each, None or the
+        error."""
         for queue in dict.fromkeys(message.queue for message in messages):
             if await self._enrol(once, queue) >= once.batch:
                 return [None] * len(messages)
@@ -189,7 +193,7 @@ class OnceSender:
         return await store(self._client, self._key_of, messages, lambda _: form)
 
     async def seal(self, once: Once) -> None:
-        """Let nothing more be stored in a part of a scope, or in those before it."""
+        """Close a batch of a scope and all batches before it."""
         seal, arguments = script("seal", None), (once.batch, once.scope)
         queues: list[bytes] = await self._client.run(seal, self._keys(once), arguments)
         for queue in queues:
@@ -197,16 +201,16 @@ class OnceSender:
             await self._client.run(seal, [key], arguments)
 
     def _keys(self, once: Once) -> tuple[str, str]:
-        """The keys of a scope: how far it is sealed, and which queues it uses."""
+        """The keys of a scope: its last sealed batch, and the queues it uses."""
         key = f"{self._prefix}:{{once:{once.scope}}}"
         return key, f"{key}:queues"
 
     async def _enrol(self, once: Once, queue: str) -> int:
-        """Make the queue known to the scope; the part up to which the scope is sealed."""
+        """Register the queue with the scope; return the last sealed batch of the scope."""
         if (once, queue) in self._enrolled:
             return -1
         sealed, queues = self._keys(once)
-        # In this order: whoever seals reads the queues after sealing.
+        # In this order, because ``seal`` reads the queues after it has sealed the scope.
         await self._client.call("SADD", queues, queue)
         found = await self._client.call("GET", sealed)
         if len(self._enrolled) >= _MOST_REMEMBERED:

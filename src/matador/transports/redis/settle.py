@@ -1,4 +1,4 @@
-"""Carries out settlements: completions many at a time, all others each atomic in one script."""
+"""Carries out settlements: completions in batches, all others atomically in a script."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SettleBatch(ABC):
         """A settlement for the script; ``target``: index of the successor's queue, 0 for none."""
 
     async def settle(self) -> Outcomes:
-        """Settle; for each None, or why it failed."""
+        """Settle; for each, None or the error."""
         completed: dict[tuple[Lane, int], tuple[list[int], list[bytes]]] = {}
         others: dict[str, list[int]] = {}
         for place, settlement in enumerate(self._settlements):
@@ -183,7 +183,7 @@ class StreamSettleBatch(SettleBatch):
 async def renew(
     client: RedisClient, connection: PipelinedConnection, receipts: Sequence[Receipt]
 ) -> list[bool]:
-    """Hold deliveries for another lease from now; for each, whether it was still held."""
+    """Renew the leases of deliveries; for each, whether its lease was still valid."""
     kept = [False] * len(receipts)
     lanes: dict[Lane, list[int]] = {}
     for place, receipt in enumerate(receipts):
@@ -208,7 +208,7 @@ async def renew(
 
 
 def hold_of(receipt: Receipt) -> Hold:
-    """The handle of a delivery; that of another transport is not a valid one."""
+    """The handle of a delivery; the handle of another transport counts as lost."""
     hold = cast("Hold", receipt.handle)
     is_ours = type(hold) is tuple and len(hold) == _HOLD_PARTS and type(hold[0]) is Lane
     return hold if is_ours else _NO_HOLD

@@ -10,7 +10,7 @@ from matador.transports.redis.options import RedisAddress
 
 
 class RedisStore:
-    """A connection to a server for something other than messages. Raises errors of transports."""
+    """A connection to a server for data other than messages. Raises transport errors."""
 
     name = "matador"
     """The client name that ``CLIENT LIST`` shows."""
@@ -43,11 +43,11 @@ class CheckpointRows(RedisStore):
         """All steps of an envelope."""
         flat: list[bytes] = await self.client.call("HGETALL", self._key(envelope_id))
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        # A name that is not text is not ours, and no step asks for it.
+        # A name that is not UTF-8 is foreign, and no step uses it.
         return {step.decode(errors="replace"): value for step, value in pairs}
 
     async def save(self, envelope_id: str, step: str, value: bytes, ttl: float) -> None:
-        """Store a step, and keep all of the envelope for ``ttl`` seconds from now."""
+        """Store a step, and keep all steps of the envelope for ``ttl`` seconds from now."""
         arguments = (step, value, _milliseconds(ttl))
         await self.client.run(script("save_step", None), [self._key(envelope_id)], arguments)
 
@@ -56,7 +56,7 @@ class CheckpointRows(RedisStore):
         await self.client.call("PEXPIRE", self._key(envelope_id), _milliseconds(ttl))
 
     async def delete(self, envelope_id: str) -> None:
-        """Forget the steps of an envelope."""
+        """Delete the steps of an envelope."""
         await self.client.call("UNLINK", self._key(envelope_id))
 
     def _key(self, envelope_id: str) -> str:
@@ -64,7 +64,7 @@ class CheckpointRows(RedisStore):
 
 
 class DuplicateRows(RedisStore):
-    """One hash per key, with who works on it, or its result."""
+    """One hash per key, with its owner or its result."""
 
     name = "matador-duplicates"
 

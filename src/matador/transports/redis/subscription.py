@@ -1,4 +1,4 @@
-"""A subscription to a queue of streams: reads what is new, claims what was released or is stale."""
+"""A subscription to a queue of streams: reads new messages and claims released and stale ones."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _GROUP = "matador"
 
 
 class RedisSubscription(BlockingSubscription):
-    """See ``matador.transports.base.Subscription``. Made by ``RedisTransport.subscribe``."""
+    """A subscription to streams. Created by ``RedisTransport.subscribe``."""
 
     def __init__(self, source: QueueSource, levels: int) -> None:
         super().__init__(source)
         self._lanes: dict[str, Lane] = {}
         for name in ("t", *map(str, range(levels))):
             self._lane(name)
-        self._claimable = True  # something may have been released before
+        self._claimable = True  # messages may have been released before
 
     def _lane(self, name: str) -> Lane:
-        """A lane by its name; one created since we subscribed is read from now on."""
+        """A lane by name; a lane created after the subscription is read from now on."""
         if name not in self._lanes:
             source = self._source
             self._lanes[name] = Lane(source.queue, source.base, name, source.consumer)
@@ -34,7 +34,7 @@ class RedisSubscription(BlockingSubscription):
         return self._lanes[name]
 
     def claimable(self) -> None:
-        """Something can be claimed: look for it, even if a read is blocked."""
+        """Claim messages now, even if a read is blocked."""
         self._claimable = True
         self._interrupt()
 
@@ -77,7 +77,7 @@ class RedisSubscription(BlockingSubscription):
         return deliveries
 
     def _arrived(self) -> Iterable[str]:
-        # From copies: another thread may renew leases, and forget those that were lost.
+        # Iterate over copies: another thread may renew leases and remove lost ones.
         return (
             f"{lane.name}:{id_.decode()}"
             for lane in self._lanes.values()

@@ -45,7 +45,7 @@ def stream_settings(topology: Topology) -> dict[str, list[Argument]]:
 
 
 def ignored_with_priorities(topology: Topology) -> list[TopologyNote]:
-    """Notes about limits that streams do not have: those of a queue with several lanes."""
+    """Notes about limits of queues with several lanes, which streams do not support."""
     return [
         TopologyNote(
             topology.full_name(queue.name),
@@ -57,7 +57,7 @@ def ignored_with_priorities(topology: Topology) -> list[TopologyNote]:
 
 
 def unsupported(topology: Topology, mode: str) -> list[TopologyNote]:
-    """Notes about what lists and pub/sub cannot do."""
+    """Notes about features that lists and pub/sub do not support."""
     notes = [
         *ignored_arguments(topology),
         *ignored_exchanges(topology),

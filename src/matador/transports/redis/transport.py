@@ -67,12 +67,13 @@ class RedisTransport(StoredTransport):
         lease: seconds for which a delivery belongs to its receiver unless renewed.
         timeout: seconds for connecting, and for a reply.
         heartbeat: seconds; a dead connection is noticed within two of them.
-        prefix: what the names of all keys begin with.
+        prefix: the prefix of all keys.
         name: for logs and metrics.
         db: the number of the database.
         tls, tls_ca, tls_cert, tls_key, tls_verify: encryption, files of certificates and the key,
             and whether the server's certificate is checked.
-        sentinel_username, sentinel_password: for the Sentinels; the server has its own.
+        sentinel_username, sentinel_password: the credentials of the Sentinels; those of the server
+            are separate.
 
     Every option can be given in the address (``?lease=60``) or as a keyword, which wins.
 
@@ -126,7 +127,7 @@ class RedisTransport(StoredTransport):
     # -- queues ------------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Honors everything, and creates ``exact`` queues, too."""
+        """Supports the whole topology, and creates ``exact`` queues, too."""
         notes = await self._routes.apply(topology)
         settings = stream_settings(topology)
         for queue in settings.keys() & self._routes.temporary.keys():
@@ -178,7 +179,7 @@ class RedisTransport(StoredTransport):
             self._keeping = asyncio.create_task(self._keep(), name="matador-redis-routes")
 
     async def _keep(self) -> None:
-        """Keep what is used here, and delete temporary queues that nobody uses."""
+        """Extend the lifetime of temporary queues in use, and delete the unused ones."""
         while True:
             used = [ms for one, ms in self._routes.temporary.items() if one in self._upkeep]
             await self._sooner.wait(min([_KEEP_EVERY, *(ms / 3000 for ms in used)]))
@@ -234,7 +235,7 @@ class RedisTransport(StoredTransport):
     async def publish(
         self, exchange: str, messages: Sequence[Message]
     ) -> Sequence[int | MatadorError]:
-        """See ``Routing``. All queues must be on one server, not on several of a cluster."""
+        """All queues must be on one server, not on several of a cluster."""
         return await self._routes.publish(exchange, messages)
 
     async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
@@ -259,13 +260,13 @@ class RedisTransport(StoredTransport):
         return await renew(self._client, await self._client.connection(), receipts)
 
     def twin(self) -> RedisTransport:
-        """See ``Twinning``. A receipt names the consumer that holds the entry."""
+        """A receipt names the consumer that holds the entry, so any connection can renew it."""
         return RedisTransport(self._url, **self._given)
 
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``. Delayed messages come last, in order of their time."""
+        """Delayed messages come last, in order of their time."""
         seen = browsing.browse(self._client, queue, self._key(queue), after)
         for _ in itertools.count() if limit is None else range(limit):
             if (stored := await anext(seen, None)) is None:
@@ -273,7 +274,7 @@ class RedisTransport(StoredTransport):
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        """See ``Browsing``. What is taken out of turn and released has a new position."""
+        """A message that is taken and released has a new position."""
         lease = round(self._lease * 1000)
         rows = await self._run(
             "take", queue, self._consumer, lease, *browsing.take_arguments(positions)
@@ -288,13 +289,13 @@ class RedisTransport(StoredTransport):
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[StoredMessage]:
-        """See ``Replaying``. A delayed message is read once it is due."""
+        """A delayed message is read once it is due."""
         return await browsing.read(self._client, queue, self._key(queue), after, limit)
 
     async def send_once(
         self, messages: Sequence[Message], once: Once
     ) -> Sequence[MatadorError | None]:
-        """See ``Deduplicating``. Ids are noted by the script that stores, queue by queue."""
+        """The script that stores the messages records their ids, per queue."""
         return await self._once.store(messages, once)
 
     async def seal(self, once: Once) -> None:

@@ -1,8 +1,8 @@
-"""Looks after a queue while it is consumed: delayed messages, stale ones, what has expired.
+"""Maintains a queue while it is consumed: delayed, stale and expired messages.
 
 It sleeps until the next message is due. The bell, a small stream beside the queue, wakes it when a
 message that is due earlier is stored, or when one is released. Every process that consumes the
-queue does this: the scripts move each message once, whoever dies.
+queue does this: the scripts move each message exactly once, even if a process dies.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _UNSEEN = 3_600_000  # milliseconds; consumers idle for that long are gone
 
 
 class QueueUpkeep:
-    """Runs the upkeep of one queue, again and again. Tells its subscriptions what they can claim.
+    """Runs the upkeep of one queue repeatedly. Notifies its subscriptions of messages to claim.
 
-    In lists it also shows that the consumer is alive, so it must run at least once per lease.
+    For lists, it also shows that the consumer is alive, so it must run at least once per lease.
     """
 
     def __init__(self, source: QueueSource) -> None:
@@ -44,12 +44,11 @@ class QueueUpkeep:
         self._task = asyncio.create_task(self._run(), name=f"matador-upkeep-{self._base}")
 
     def wake(self) -> None:
-        """Something can be claimed."""
+        """Run the upkeep now: there may be messages to claim."""
         for subscription in self.subscriptions:
             subscription.claimable()
 
     async def close(self) -> None:
-        """Stop."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self._drop()
@@ -85,7 +84,7 @@ class QueueUpkeep:
             self.wake()
             return -1
         due, claimable, problem, resumed = found
-        if resumed != self._resumed:  # a pause has ended: a read that blocks does not notice
+        if resumed != self._resumed:  # a pause has ended, which a blocking read does not notice
             claimable, self._resumed = 1, resumed
         if problem:
             log.error(

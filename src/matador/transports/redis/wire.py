@@ -1,4 +1,4 @@
-"""How a message is written on the server, and read back.
+"""Encodes messages for the server, and decodes them.
 
 In a stream it is an entry with the fields ``i`` (id) and ``b`` (body), and where they are set ``h``
 (headers, JSON), ``p`` (priority), ``k`` (ordering key) and ``r`` (why it is a dead letter). ``f``
@@ -7,7 +7,8 @@ has all fields of a foreign entry with more fields than a script can store.
 In a list, and for pub/sub, it is one string: a line of JSON with the same names, then the body. An
 element of a list has ``number:deliveries:`` in front of that.
 
-Anybody may write entries, so reading never fails. What cannot be read is left out and reported.
+Foreign programs may write entries, so reading never fails. Parts that cannot be read are left out
+and reported.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _decode_headers = msgspec.json.Decoder(dict[str, str | int]).decode
 
 
 class Lane:
-    """One stream or list of a queue, as one consumer sees it. Compared by identity."""
+    """One stream or list of a queue, from the view of one consumer. Compared by identity."""
 
     __slots__ = ("base", "consumer", "held", "key", "name", "queue")
 
@@ -125,13 +126,13 @@ def deliveries_of(lane: Lane, entries: Sequence[tuple[bytes, list[bytes]]]) -> l
 
 
 def _with_headers(lane: Lane, id_: bytes, fields: Sequence[bytes]) -> Delivery | None:
-    """The first delivery of an entry of id, body and headers; None if it is another."""
+    """The first delivery of an entry with only id, body and headers; None for other entries."""
     if len(fields) != _PLAIN + 2 or (fields[0], fields[2], fields[4]) != (b"i", b"b", b"h"):
         return None
     try:
         headers = _decode_headers(fields[5])
     except (ValueError, RecursionError):
-        return None  # read with more care
+        return None  # handled by the general path
     properties = problem = None
     if PROPERTIES_HEADER in headers:
         headers, properties, problem = split_properties(headers)
@@ -167,7 +168,7 @@ def _delivery(
             receipt = Receipt(lane.queue, (lane, id_, claim), count, count > 1, level, order)
             message_id = get(b"i", b"").decode(errors="replace")
             return Delivery(values[b"b"], headers, receipt, problem, properties, message_id)
-    except Exception as error:  # noqa: BLE001 - whatever it is, somebody else wrote it
+    except Exception as error:  # noqa: BLE001 - foreign data may raise anything
         log.debug("%s: entry %r: %s", lane.key, id_, error)
     message, problem = _read(lane.queue, fields)
     return delivery_of(message, (lane, id_, claim), count, problem)
@@ -210,7 +211,7 @@ def stored_of(
 
 
 def _read(queue: str, fields: Sequence[bytes]) -> tuple[Message, str | None]:
-    """What can be read of an entry, and what cannot."""
+    """The readable parts of an entry, and a description of the others."""
     values = dict(zip(fields[::2], fields[1::2], strict=False))
     problems: list[str] = []
     if len(fields) != 2 * len(values):
@@ -225,7 +226,7 @@ def _read(queue: str, fields: Sequence[bytes]) -> tuple[Message, str | None]:
             return None
         try:
             return read(value)
-        except Exception as error:  # noqa: BLE001 - whatever it is: somebody else wrote it
+        except Exception as error:  # noqa: BLE001 - foreign data may raise anything
             problems.append(f"field {name.decode()!r}: {type(error).__name__}: {error}"[:200])
             return None
 
@@ -280,7 +281,7 @@ def content_of(message: Message) -> bytes:
 
 
 def letter_of(letter: DeadLetter, received: Message) -> Message:
-    """A dead letter as a message; ``received`` is the one that arrived."""
+    """A dead letter as a message; ``received`` is the message that was delivered."""
     if letter.bare:
         short = storable_text(letter.reason, SHORT_TEXT)
         letter = DeadLetter(letter.receipt, letter.kind, short, bare=True)
@@ -289,14 +290,14 @@ def letter_of(letter: DeadLetter, received: Message) -> Message:
 
 
 def message_of(queue: str, content: bytes) -> Message:
-    """The message in a string; a string of other origin is a body and nothing more."""
+    """The message in a string; a foreign string is only a body."""
     line, found, body = content.partition(b"\n")
     foreign = Message("", queue, content)
     if not found:
         return foreign
     try:
         header = _decode_header(line)
-    except Exception:  # noqa: BLE001 - whatever it is, somebody else wrote it
+    except Exception:  # noqa: BLE001 - foreign data may raise anything
         return foreign
     headers, properties, problem = split_properties(header.h or _NO_HEADERS)
     if problem is not None:
@@ -320,6 +321,6 @@ def listed_of(lane: Lane, element: bytes) -> Delivery:
 
 
 def element_of(element: bytes) -> tuple[int, bytes]:
-    """The earlier deliveries and the content of an element of a list, whoever wrote it."""
+    """The earlier deliveries and the content of an element of a list, foreign ones included."""
     found = _ELEMENT.fullmatch(element)
     return (0, element) if found is None else (int(found[2]), found[3])

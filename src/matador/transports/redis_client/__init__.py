@@ -1,1 +1,1 @@
-"""What the transports on a Redis server share: redis-py, its errors, addresses, the server."""
+"""Shared code of the transports on a Redis server: redis-py, its errors, addresses, the server."""

@@ -17,7 +17,7 @@ _SHORT_OUTAGE = 1.0
 
 
 class ServerConnection(Protocol):
-    """One connection, or a pool of them, that is used until it is lost."""
+    """A connection, or a pool of connections, that is used until it is lost."""
 
     @property
     def lost(self) -> asyncio.Future[BaseException]:
@@ -25,7 +25,7 @@ class ServerConnection(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Count as lost from now on, for this reason."""
+        """Mark the connection as lost, for this reason."""
         ...
 
     async def drain(self) -> None:
@@ -45,10 +45,10 @@ class ServerClient(ABC, Generic[AnyConnection]):
 
     Args:
         where: the server in a few words, without credentials.
-        restore: called on every new connection before it is used, to recreate what a server that
-            lost its memory has forgotten.
+        restore: called on every new connection before it is used, to recreate what the server may
+            have lost.
         on_state: told every change of state.
-        backoff: the waits between attempts to reconnect.
+        backoff: the delays between attempts to reconnect.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class ServerClient(ABC, Generic[AnyConnection]):
     def translated(
         self, connection: AnyConnection, error: BaseException, what: str = ""
     ) -> MatadorError:
-        """The error of this package for one on a connection; drops a connection that is useless."""
+        """Translate an error of a connection; drop the connection if it is unusable."""
         if is_gone(error) or is_moved_on(error):
             connection.fail(error)
         return translate(error, f"{self.where}{what}")

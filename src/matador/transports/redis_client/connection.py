@@ -1,4 +1,4 @@
-"""One connection on which many callers' commands travel together, each awaiting its own reply."""
+"""A connection that pipelines the commands of many callers. Each caller awaits its own reply."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def error_of(text: str) -> redis_errors.RedisError:
 class PipelinedConnection(asyncio.Protocol):
     """Writes commands without waiting for replies; replies arrive in the same order.
 
-    redis-py makes the connection (TLS, authentication, the database); from then on we read and
-    write its bytes. redis-py's own way would cost a task and two turns of the loop for each reply,
-    and would drop the connection when a caller is cancelled.
+    redis-py opens the connection (TLS, authentication, the database). Then this class reads and
+    writes its bytes. redis-py itself would need a task and two iterations of the event loop for
+    each reply, and would drop the connection when a caller is canceled.
 
-    The command of a caller that is cancelled is carried out, and its reply is dropped. The
-    connection is lost, and every command in flight fails, when a reply takes longer than
-    ``timeout``. A silent connection is pinged, so that a dead one is noticed within two
-    ``heartbeat``. ``lost`` is done then, with the reason.
+    The command of a canceled caller is still executed, and its reply is dropped. The connection is
+    lost, and every command in flight fails, when a reply takes longer than ``timeout``. A silent
+    connection is pinged, so that a dead one is noticed within two ``heartbeat``. ``lost`` is done
+    then, with the reason.
     """
 
     def __init__(self, connection: AbstractConnection, *, timeout: float, heartbeat: float) -> None:
@@ -142,7 +142,7 @@ class PipelinedConnection(asyncio.Protocol):
             self.fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._before.connection_lost(exc)  # whoever closes the connection waits for this
+        self._before.connection_lost(exc)  # ``close`` of the connection waits for this
         self.fail(exc or redis_errors.ConnectionError("the server closed the connection"))
 
     def _flush(self) -> None:

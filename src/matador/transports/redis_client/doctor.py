@@ -1,4 +1,4 @@
-"""What ``matador doctor`` says about a server that stores messages: settings that can lose them."""
+"""The findings of ``matador doctor`` about a server: settings that can lose messages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def about_server(facts: Mapping[str, str], primary: str) -> Iterator[Finding]:
 
 
 def about_memory(facts: Mapping[str, str]) -> Iterator[Finding]:
-    """What it does when its memory is full."""
+    """The finding about a full memory."""
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         fix = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
@@ -73,7 +73,7 @@ def about_memory(facts: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def about_disk(facts: Mapping[str, str], fsync: str | None) -> Iterator[Finding]:
-    """What survives a crash; ``fsync``: that setting, None if the server does not show it."""
+    """The finding about persistence; ``fsync``: that setting, None if the server hides it."""
     if facts.get("aof_enabled") != "1":
         fix = "CONFIG SET appendonly yes, and the same in redis.conf"
         text = "the append-only file is off: confirmed messages are lost if the server crashes"
@@ -82,7 +82,7 @@ def about_disk(facts: Mapping[str, str], fsync: str | None) -> Iterator[Finding]
         fix = "check the server's log; free disk space"
         yield Finding("persistence", "the last write of the append-only file failed", fix)
     elif fsync is not None and fsync != "always":
-        # While the disk is slow, the server delays the write and confirms all the same.
+        # While the disk is slow, the server delays the write but confirms it.
         fix = "CONFIG SET appendfsync always, and the same in redis.conf, to lose none"
         lost = "two seconds" if fsync == "everysec" else "half a minute"
         text = f"appendfsync is {fsync}: a crash loses up to {lost} of confirmed messages"

@@ -1,7 +1,7 @@
-"""The client of one region: calls, and whether the service can be reached.
+"""The client of one region: makes calls, and tracks whether the service can be reached.
 
-HTTP has no connection to lose. The service counts as lost once a call gets no answer, and as back
-once it has answered again; until then nobody calls it but the supervisor.
+HTTP has no connection to lose. The service counts as lost once a call gets no answer, and as
+restored once it answers again. Until then only the supervisor calls it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONNECTIONS = 256  # each long poll occupies one
 
 
 class _Session:
-    """A time during which every call gets an answer."""
+    """A period during which every call gets an answer."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -40,7 +40,7 @@ class _Session:
 
 
 class SqsClient:
-    """Calls SQS. Errors are those of this package; those for good are told from passing ones."""
+    """Calls SQS and translates its errors, which distinguish permanent from temporary failures."""
 
     def __init__(self, address: SqsAddress, on_state: Callable[[ConnectionState], None]) -> None:
         self.where = address.where
@@ -54,11 +54,11 @@ class SqsClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the service has answered lately."""
+        """Whether the last call was answered."""
         return self._supervisor.state.status == "connected"
 
     async def start(self) -> None:
-        """Connect, and notice from then on when the service is gone and when it is back."""
+        """Connect, and track from then on whether the service can be reached."""
         try:
             await self._supervisor.start()
         except BaseException:
@@ -79,7 +79,7 @@ class SqsClient:
         await self._supervisor.wait_connected()
 
     async def require(self) -> _Session:
-        """The session; waits up to a second for a service that is not reached at the moment.
+        """The session; waits up to a second if the service cannot be reached now.
 
         Raises:
             NotConnectedError: not connected.
@@ -98,12 +98,12 @@ class SqsClient:
             ) from self._supervisor.state.error
 
     async def call(self, operation: str, *, queue: str = "", **parameters: Any) -> Answer:
-        """One call, named as in botocore (``send_message_batch``). A throttled one is repeated.
+        """Make a call, named as in botocore (``send_message_batch``). Repeats a throttled call.
 
         Raises:
             NotConnectedError: not connected; the call was not made.
-            SendFailedError: throttled, or no answer: it may succeed later.
-            MatadorError: it will not.
+            SendFailedError: throttled or not answered; the call may succeed later.
+            MatadorError: a permanent failure.
         """
         backoff = Backoff(0.1, 2.0)
         for last in (*[False] * (_THROTTLED_TRIES - 1), True):
@@ -150,13 +150,13 @@ class SqsClient:
     # -- for the supervisor ------------------------------------------------------------------------
 
     async def _open(self) -> _Session:
-        await self._drop_client()  # with its connections, which may be dead without saying so
+        await self._drop_client()  # drop its connections, which may be dead
         await self._make_client()
         try:
             async with asyncio.timeout(self._address.timeout):
                 await self._client.list_queues(MaxResults=1)
         except Exception as error:
-            if not has_answered(error):  # whoever may not list queues may still use them
+            if not has_answered(error):  # a caller that may not list queues may still use them
                 raise translate(error, self.where, opening=True) from error
         return _Session(self._client)
 
@@ -164,4 +164,4 @@ class SqsClient:
         return await asyncio.shield(session.lost)
 
     async def _restored(self, session: _Session) -> None:
-        """Nothing to do: queues are found again by their names."""
+        """Nothing to restore: queues are found again by name."""

@@ -1,4 +1,4 @@
-"""What was received and is not settled yet: deliveries, and when SQS would hand them out again."""
+"""Received, unsettled messages, and the times at which SQS delivers them again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LONGEST_HIDDEN = 43_200
 _MOST_RELEASED = 10_000
 
 
-class Hold:
-    """A message in our hands, by its receipt handle.
+class InFlightMessage:
+    """A message in flight, identified by its receipt handle.
 
-    SQS may accept a receipt handle that is no longer the last one, so whether the lease is over is
-    decided here: ``until`` is a little before SQS hands the message out again.
+    SQS may accept an outdated receipt handle, so this class decides whether the lease has expired:
+    ``until`` is shortly before SQS delivers the message again.
 
-    ``behind`` are later messages of its group that came with it. They are delivered after it was
-    settled: ``follow`` takes them, unless it is too late for that.
+    ``behind`` are later messages of its group that were received with it. ``follow`` takes them
+    once this message is settled, unless their leases have expired.
     """
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Hold:
     def __init__(
         self, queue: str, found: Mapping[str, Any], lease: float, *, fifo: bool, at: float
     ) -> None:
-        """``at``: when SQS handed it out at the latest, by the monotonic clock."""
+        """``at``: the latest time at which SQS delivered the message, by the monotonic clock."""
         system: Mapping[str, Any] = found.get("Attributes") or {}
         self.queue = queue
         self.id = str(found.get("MessageId", ""))
@@ -44,8 +44,8 @@ class Hold:
         self.fifo = fifo
         self.group: str | None = system.get("MessageGroupId") if fifo else None
         self.content: SqsContent = read(self.body, self.attributes, self.group)
-        self.behind: list[Hold] = []
-        self.follow: Callable[[list[Hold]], bool] | None = None
+        self.behind: list[InFlightMessage] = []
+        self.follow: Callable[[list[InFlightMessage]], bool] | None = None
         self.sent = _number(system, "SentTimestamp", 0) / 1000
         self.remaining = 0.0
         self.received = _number(system, "ApproximateReceiveCount", 1)
@@ -58,23 +58,23 @@ class Hold:
         self.renewed(lease, at)
 
     def _look_at_delay(self, system: Mapping[str, Any]) -> None:
-        """Times of SQS itself: no clock of ours can make a message early."""
+        """Uses only times of SQS, so that a wrong local clock cannot deliver a message early."""
         first = _number(system, "ApproximateFirstReceiveTimestamp", 0) / 1000
         waited = max(0.0, first - self.sent)
         early = math.ceil((self.content.delay - waited) / LONGEST_HIDDEN)
         if self.received > 1:  # SQS does not say when it was received now
             waited = max(waited, time.time() - self.sent)
         self.remaining = self.content.delay - waited
-        # Each time it was received before it was due is no delivery.
+        # Receives before the message was due do not count as deliveries.
         self.count -= max(0, early)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it may still be settled."""
+        """Whether this process may still settle the message."""
         return not self.settled and time.monotonic() < self.until
 
     def renewed(self, lease: float, at: float) -> None:
-        """Hidden for another lease, from ``at`` on by the monotonic clock."""
+        """Record that the lease was renewed at ``at``, by the monotonic clock."""
         self.until = at + lease - min(0.5, lease / 10)
 
     @property
@@ -102,9 +102,9 @@ class Hold:
         )
 
 
-def lined_up(holds: Iterable[Hold]) -> list[Hold]:
-    """The first of every group, with the others behind it."""
-    heads: dict[str, Hold] = {}
+def lined_up(holds: Iterable[InFlightMessage]) -> list[InFlightMessage]:
+    """The first message of every group, with the others behind it."""
+    heads: dict[str, InFlightMessage] = {}
     for hold in holds:
         head = heads.setdefault(hold.id if hold.group is None else hold.group, hold)
         if head is not hold:
@@ -113,20 +113,18 @@ def lined_up(holds: Iterable[Hold]) -> list[Hold]:
 
 
 class Released:
-    """How often this process has given back messages of FIFO queues. SQS counts them as received,
-    and a copy, which it would not count, would lose its place. Remembers the last ten thousand."""
+    """How often this process released messages of FIFO queues. SQS counts each as a receive, and a
+    copy, which it would not count, would lose its place. Remembers the last ten thousand."""
 
     def __init__(self) -> None:
         self._times: dict[str, int] = {}
 
     def add(self, message_id: str) -> None:
-        """It was given back."""
         self._times[message_id] = self._times.pop(message_id, 0) + 1
         if len(self._times) > _MOST_RELEASED:
             del self._times[next(iter(self._times))]
 
     def times(self, message_id: str) -> int:
-        """How often that was."""
         return self._times.get(message_id, 0)
 
 

@@ -1,4 +1,4 @@
-"""What ``matador doctor`` says about queues: settings that lose messages or take them away."""
+"""The findings of ``matador doctor`` about queues: settings that lose or divert messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEW_RECEIVES = 10
 
 
 async def check(queues: SqsQueues, topology: Topology) -> list[TopologyNote]:
-    """What is wrong with the queues of a topology that exist."""
+    """The problems of the existing queues of a topology."""
     names = [topology.full_name(queue.name) for queue in topology.queues]
     letters = [name for _, _, name in topology.dead_letter_names()]
     notes: list[TopologyNote] = []
@@ -29,7 +29,7 @@ async def check(queues: SqsQueues, topology: Topology) -> list[TopologyNote]:
 
 
 def problems(attributes: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with a queue with these attributes."""
+    """The problems of a queue with these attributes."""
     kept = _whole(attributes.get("MessageRetentionPeriod"))
     if kept is not None and kept < _DAY:
         yield (

@@ -1,8 +1,8 @@
 """The errors of botocore and of SQS, translated.
 
-What may succeed later is a ``NotConnectedError`` or one of the ``SendFailedError`` family: the
-service was not reached, failed, or has throttled us. Everything else is for good: a missing queue,
-a stale receipt, a message that SQS does not take, missing rights, a key that cannot be used.
+Temporary failures become a ``NotConnectedError`` or a ``SendFailedError``: the service was not
+reached, failed, or throttled the call. All others are permanent: a missing queue, an expired
+receipt, a message that SQS rejects, missing permissions, an unusable key.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def is_gone(error: BaseException) -> bool:
 
 
 def is_throttled(error: BaseException) -> bool:
-    """Whether the service has refused a call because there are too many: it was not carried out."""
+    """Whether the service throttled a call, so that it was not executed."""
     return isinstance(error, aws.ClientError) and code_of(error) in _THROTTLED
 
 
 def has_answered(error: BaseException) -> bool:
-    """Whether this is an answer of the service to a caller that it knows."""
+    """Whether this is a reply of the service to an authenticated caller."""
     return isinstance(error, aws.ClientError) and code_of(error) not in (
         _CREDENTIALS | _SERVICE | _THROTTLED
     )

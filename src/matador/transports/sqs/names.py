@@ -1,4 +1,4 @@
-"""What queues and groups of messages are called on SQS."""
+"""The names of queues and message groups on SQS."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _FIFO = ".fifo"
 
 
 def is_fifo(queue: str) -> bool:
-    """Whether the name of a queue, or of the queue whose dead letters these are, is that of a FIFO
-    queue."""
+    """Whether this is the name of a FIFO queue, or of the dead letters of one."""
     for kind in DEAD_LETTER_KINDS:
         queue = queue.removesuffix(f".{kind}")
     return queue.endswith(_FIFO)
@@ -27,9 +26,9 @@ def is_fifo(queue: str) -> bool:
 def sqs_name(queue: str, *, fifo: bool = False) -> str:
     """The name of a queue on SQS, which takes letters, digits, ``-`` and ``_`` only.
 
-    A name that SQS takes stays as it is. In others a dot becomes ``__`` and any other character
-    ``_`` and two hexadecimal digits; an underscore that would look like one of these does, too. So
-    no two names become the same. FIFO queues end in ``.fifo``.
+    A valid SQS name stays unchanged. In other names, a dot becomes ``__`` and any other invalid
+    character becomes ``_`` and two hexadecimal digits. An underscore that would look like one of
+    these is escaped, too, so that different names stay different. FIFO queues end in ``.fifo``.
 
     Raises:
         ConfigurationError: it is too long for SQS.
@@ -56,7 +55,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def group_of(message: Message) -> str | None:
-    """The group of a message in a FIFO queue: its ordering key; None: one of its own."""
+    """The message group in a FIFO queue: the ordering key; None: a separate group."""
     key = message.ordering_key
     if key is None or _GROUP.fullmatch(key):
         return key

@@ -1,6 +1,6 @@
 """One queue of SQS and the calls about it.
 
-Calls are batches of up to ten. What arrives while one is on its way is in the next.
+Calls are batches of up to ten entries. Entries that arrive during a call go into the next one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SqsQueue:
         self.url = url
         self.fifo = fifo
         self._client = client
-        # In a FIFO queue the order of sending counts: one call after the other.
+        # In a FIFO queue, calls must not overlap, to keep the order of sending.
         sends_at_once = 1 if fifo else _CALLS_AT_ONCE
         self._sends: Coalescer[SqsEntry, Outcome] = Coalescer(
             self._send, max_batch=_MOST, at_once=sends_at_once
@@ -52,11 +52,11 @@ class SqsQueue:
         return self._deletes.submit(handle)
 
     def hide(self, handle: str, seconds: int) -> Awaitable[Outcome]:
-        """Have nobody receive it for so many seconds from now; 0: give it back."""
+        """Hide a message from receivers for ``seconds`` from now; 0: make it visible."""
         return self._changes.submit((handle, seconds))
 
     async def receive(self, limit: int, *, wait: int, lease: int) -> list[dict[str, Any]]:
-        """Up to ``limit`` messages as botocore has them; waits up to ``wait`` seconds."""
+        """Receive up to ``limit`` messages in botocore's format; wait up to ``wait`` seconds."""
         answer = await self._client.call(
             "receive_message",
             queue=self.name,
@@ -77,7 +77,7 @@ class SqsQueue:
         return answer.get("Attributes") or {}
 
     async def depth(self) -> QueueDepth:
-        """How many messages there are, approximately."""
+        """The approximate number of messages."""
         found = await self.attributes()
         number = "ApproximateNumberOfMessages"
         return QueueDepth(
@@ -87,7 +87,7 @@ class SqsQueue:
         )
 
     async def delete_ready(self, count: int) -> int:
-        """Receive and delete messages, ``count`` or a few more; how many it were."""
+        """Receive and delete ``count`` messages or a few more; return their number."""
         deleted = 0
         while deleted < count:
             found = await self.receive(_MOST, wait=1, lease=_MOST)
@@ -116,7 +116,7 @@ class SqsQueue:
                 "send_message_batch", [entry.parameters(str(at)) for at, entry in enumerate(part)]
             )
             if len(part) > 1 and isinstance(found[0], UnstorableError) and len(set(found)) == 1:
-                # The whole call was refused for the sake of one of them.
+                # SQS refused the whole batch because of one entry.
                 found = [(await self._send([entry]))[0] for entry in part]
             outcomes += found
         return outcomes
@@ -156,7 +156,7 @@ class SqsQueue:
 
 
 def _fitting(entries: Sequence[SqsEntry]) -> Iterator[list[SqsEntry]]:
-    """The entries in order, in parts that one call may have."""
+    """The entries in order, in batches that fit into one call."""
     part: list[SqsEntry] = []
     size = 0
     for entry in entries:

@@ -1,4 +1,4 @@
-"""SqsQueues: found by name, made from a topology, made again when they were deleted."""
+"""Finds queues by name, creates them from a topology, and recreates deleted ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SqsQueues:
             await queue.drain()
 
     async def find(self, name: str, *, make: bool = True) -> SqsQueue:
-        """A queue by its full name. A declared one that was deleted is made again.
+        """A queue by its full name. Recreates a declared queue that was deleted.
 
         Raises:
             QueueNotFoundError: there is no such queue.
@@ -59,7 +59,7 @@ class SqsQueues:
         return queue
 
     async def use(self, name: str, act: Callable[[SqsQueue], Awaitable[Outcome]]) -> Outcome:
-        """Do something with a queue; once more if it turns out that it was deleted meanwhile."""
+        """Run an operation on a queue. Repeat it once if the queue was deleted meanwhile."""
         for again in (True, False):
             try:
                 queue = await self.find(name)
@@ -72,7 +72,7 @@ class SqsQueues:
         raise AssertionError("unreachable")
 
     def forget(self, queue: SqsQueue) -> None:
-        """Look for it again: it may have been deleted."""
+        """Look the queue up again on the next use, because it may have been deleted."""
         if self._found.get(queue.name) is queue:
             del self._found[queue.name]
 
@@ -94,7 +94,7 @@ class SqsQueues:
     # -- topology ----------------------------------------------------------------------------------
 
     async def declare(self, topology: Topology) -> list[TopologyNote]:
-        """Make what is missing; ``exact`` queues, too. What is there is used as it is.
+        """Create missing queues, including ``exact`` ones. Existing queues are used unchanged.
 
         Raises:
             QueueNotFoundError: a queue is missing, and the option ``create`` is off.
@@ -120,7 +120,7 @@ class SqsQueues:
 
 
 def _kept_for(ttl: float | None) -> Parameters:
-    """How long a queue keeps its messages: as long as it can, if SQS does not have that time."""
+    """The retention attribute of a queue; the maximum if SQS does not support ``ttl``."""
     fits = ttl is not None and _SHORTEST_KEPT <= ttl <= _LONGEST_KEPT
     return {"MessageRetentionPeriod": str(math.ceil(ttl) if ttl and fits else _LONGEST_KEPT)}
 

@@ -12,7 +12,7 @@ from matador.model.message import Delivery, Release
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
 from matador.transports.sqs.client import SqsClient
-from matador.transports.sqs.deliveries import Hold, Released, lined_up
+from matador.transports.sqs.deliveries import InFlightMessage, Released, lined_up
 from matador.transports.sqs.queue import SqsQueue
 from matador.transports.sqs.queues import SqsQueues
 from matador.transports.sqs.settle import SqsSettler
@@ -23,14 +23,15 @@ _GRACE = 5.0  # seconds that a poll may take longer than it was asked to
 
 
 class SqsSubscription(BaseSubscription):
-    """See ``matador.transports.base.Subscription``.
+    """Receives by long polling.
 
-    A poll that is on its way cannot be taken back: SQS may hand out messages to it until it ends.
-    So it goes on when ``receive`` is cancelled, and ``close`` waits for it: what it brings is
-    returned by the next call, or goes back at once instead of when its lease is over.
+    A poll in flight cannot be canceled: SQS may return messages to it until it ends. So the poll
+    continues when ``receive`` is canceled, and ``close`` waits for it. The next call returns its
+    messages, or they are released at once instead of when their leases expire.
 
-    Of a FIFO queue SQS hands out several messages of one group together, and no more of it until
-    all are settled. The first is delivered, the others one after the other as they are settled.
+    SQS delivers several messages of one group of a FIFO queue together, and no more of that group
+    until all are settled. The first is delivered at once; each of the others is delivered when the
+    previous one is settled.
     """
 
     def __init__(
@@ -55,12 +56,12 @@ class SqsSubscription(BaseSubscription):
         self._closed = closed
         self._polls = 1
         self._paused = False
-        self._ready: deque[Hold] = deque()
+        self._ready: deque[InFlightMessage] = deque()
         self._polling: asyncio.Task[None] | None = None
         self._wakeup = Wakeup()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``. Waits while SQS cannot be reached."""
+        """Waits while SQS cannot be reached."""
         self._paused = False
         while self._active:
             if self._ready and (taken := await self._take(limit)):
@@ -75,8 +76,8 @@ class SqsSubscription(BaseSubscription):
                 polling.result()
         return ()
 
-    def _follow(self, behind: list[Hold]) -> bool:
-        """Deliver those behind a message that was settled, one after the other."""
+    def _follow(self, behind: list[InFlightMessage]) -> bool:
+        """Deliver the messages behind a settled one, one at a time."""
         if self._active:
             head = behind[0]
             head.behind = behind[1:]
@@ -85,7 +86,7 @@ class SqsSubscription(BaseSubscription):
         return self._active
 
     async def _take(self, limit: int) -> list[Delivery]:
-        """What is ready; nothing that has waited for so long that its lease would soon be over."""
+        """The ready messages, except those whose leases would soon expire."""
         fresh_until = time.monotonic() + self._lease / 2
         if any(hold.until < fresh_until for hold in self._ready):
             stale = [hold for hold in self._ready if hold.until < fresh_until]
@@ -95,7 +96,7 @@ class SqsSubscription(BaseSubscription):
         return [hold.delivery(self._released.times(hold.id)) for hold in taken]
 
     async def _poll(self, limit: int) -> None:
-        """One round of polls: several at once while there is more than one can bring."""
+        """One round of polls; several concurrent ones while a single poll is always full."""
         queue = await self._queues.find(self.queue)
         polls = min(-(-limit // _PER_POLL), self._polls)
         shares = [min(_PER_POLL, limit - at * _PER_POLL) for at in range(polls)]
@@ -115,18 +116,21 @@ class SqsSubscription(BaseSubscription):
             if isinstance(outcome, BaseException):
                 await self._failed(queue, outcome)
 
-    async def _receive(self, queue: SqsQueue, limit: int, wait: int) -> list[Hold]:
+    async def _receive(self, queue: SqsQueue, limit: int, wait: int) -> list[InFlightMessage]:
         asked = time.monotonic()
         found = await queue.receive(limit, wait=wait, lease=self._lease)
-        # A blocked event loop sees the answer late: SQS handed the messages out before.
+        # A blocked event loop processes the reply late, so SQS may have delivered the messages
+        # earlier.
         at = min(time.monotonic(), asked + wait)
-        holds = [Hold(self.queue, one, self._lease, fifo=queue.fifo, at=at) for one in found]
+        holds = [
+            InFlightMessage(self.queue, one, self._lease, fifo=queue.fifo, at=at) for one in found
+        ]
         for hold in holds:
             hold.follow = self._follow
         return holds
 
     async def _failed(self, queue: SqsQueue, error: BaseException) -> None:
-        """Raise it, unless the next poll may do better."""
+        """Raise the error, unless the next poll may succeed."""
         if isinstance(error, QueueNotFoundError):
             self._queues.forget(queue)
             await self._queues.find(self.queue)  # makes it again if it was declared
@@ -137,13 +141,13 @@ class SqsSubscription(BaseSubscription):
         else:
             raise error
 
-    async def _give_back(self, holds: Sequence[Hold]) -> None:
-        """Those that fail go back when their lease is over."""
+    async def _give_back(self, holds: Sequence[InFlightMessage]) -> None:
+        """Release messages. Those that fail become visible when their leases expire."""
         deliveries = [hold.delivery(0) for hold in holds]
         await self._settler.settle([Release(delivery.receipt) for delivery in deliveries])
 
     async def close(self) -> None:
-        """See ``Subscription``. Takes as long as the poll that is on its way: up to ``wait``."""
+        """Waits for the poll in flight, which takes up to ``wait`` seconds."""
         if not self._active:
             return
         self._active = False
@@ -153,18 +157,18 @@ class SqsSubscription(BaseSubscription):
         if polling is not None:
             if self._client.is_connected:
                 await asyncio.wait([polling], timeout=self._wait + _GRACE)
-            polling.cancel()  # SQS is gone, and nothing comes of it
+            polling.cancel()  # SQS cannot be reached, so it returns nothing
             await asyncio.wait([polling])
             if not polling.cancelled():
-                polling.exception()  # nobody is left to tell
+                polling.exception()  # retrieve the error; no caller is left
         await self._give_back_ready()
 
     async def pause(self) -> None:
-        """See ``Pausing``. What a poll on its way brings goes back as soon as it is there."""
+        """Messages of a poll in flight are released as soon as they arrive."""
         self._paused = True
         await self._give_back_ready()
 
     async def _give_back_ready(self) -> None:
-        left, self._ready = list(self._ready), deque[Hold]()
+        left, self._ready = list(self._ready), deque[InFlightMessage]()
         if left and self._client.is_connected:
             await self._give_back(left)

@@ -36,26 +36,27 @@ _LONGEST_IN_FIFO = 12 * 86_400.0  # seconds; SQS deletes what is older than 14 d
 
 
 class SqsTransport(BaseTransport):
-    """Messages in Amazon SQS, or in a server that speaks its language.
+    """Messages in Amazon SQS, or in a server with the same API.
 
-    A lease is a visibility timeout. A delay of up to 15 minutes is SQS's own; a longer one is made
-    of several: a receiver that gets the message before its time stores it again for the rest, so
-    delays of more than 15 minutes need a running worker to make progress. Names that SQS does not
-    allow are changed (``shop.events`` is ``shop__events``).
+    A lease is a visibility timeout. SQS itself delays messages for up to 15 minutes. A longer delay
+    is made of several: a worker that receives the message before it is due stores it again for the
+    remaining time, so delays of more than 15 minutes need a running worker to make progress. Names
+    that SQS does not allow are changed (``shop.events`` is ``shop__events``).
 
     Args:
         url: ``sqs://eu-west-1?fifo=true``; ``sqs://`` for the region of the AWS configuration.
             Credentials come from the usual AWS chain and are refused here.
         name: for logs and metrics.
         region: the AWS region.
-        endpoint: the URL of another server that speaks SQS (``http://localhost:9324``).
+        endpoint: the URL of another server with the SQS API (``http://localhost:9324``).
         fifo: FIFO queues: messages with one ordering key are handled one at a time and in order.
         lease: whole seconds for which a delivery belongs to its receiver unless renewed.
         wait: seconds of a long poll, at most 20. Closing a subscription takes up to that long.
         timeout: seconds for connecting, and for an answer.
-        create: make the queues of a topology that are missing.
-        max_receives: how often SQS hands out a message before it moves it to the undeliverable
-            dead letters by itself (its redrive policy), for queues that are made here; 0: never.
+        create: create the missing queues of a topology.
+        max_receives: the number of receives after which SQS itself moves a message to the
+            undeliverable dead letters (its redrive policy), for queues that the transport creates;
+            0: never.
 
     Every option can be given in the address (``?lease=60``) or as a keyword, which wins.
 
@@ -105,7 +106,7 @@ class SqsTransport(BaseTransport):
         await self._client.start()
 
     async def _close(self) -> None:
-        """Others get what is still held when its lease is over."""
+        """Unsettled messages become visible to other receivers when their leases expire."""
         await asyncio.gather(*[one.close() for one in list(self._subscriptions)])
         if self._client.is_connected:
             await self._shelf.give_back()
@@ -113,8 +114,7 @@ class SqsTransport(BaseTransport):
         await self._client.stop()
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Makes ``exact`` queues that are missing, too, unless ``create`` is
-        off."""
+        """Also creates missing ``exact`` queues, unless ``create`` is off."""
         await self._client.require()
         notes = await self._queues.declare(topology)
         return [*ignored_arguments(topology), *ignored_exchanges(topology), *notes]
@@ -147,12 +147,12 @@ class SqsTransport(BaseTransport):
     # -- optional abilities ------------------------------------------------------------------------
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
-        """See ``Leasing``. SQS ends a lease after 12 hours, renewed or not."""
+        """SQS ends a lease after 12 hours, whether renewed or not."""
         await self._client.require()
         return await self._settler.renew(receipts)
 
     def twin(self) -> SqsTransport:
-        """See ``Twinning``. SQS accepts a receipt handle over any connection."""
+        """SQS accepts a receipt handle over any connection."""
         return SqsTransport(self._url, **self._given)
 
     browses_dead_letters = True
@@ -161,8 +161,8 @@ class SqsTransport(BaseTransport):
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing`` and ``BrowsingDeadLetters``: for dead letters only. They are received,
-        and hidden from others until we disconnect, or for a lease."""
+        """Browses dead letters only. They are received, and hidden from other receivers until this
+        process disconnects or their leases expire."""
         await self._client.require()
         async for stored in self._shelf.browse(queue, after, limit):
             yield stored
@@ -172,10 +172,10 @@ class SqsTransport(BaseTransport):
         return await self._shelf.take(queue, positions)
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``. The number is approximate.
+        """The number is approximate.
 
-        SQS's own purge deletes what somebody holds, too. So while there is such a message, those
-        that are ready are received and deleted instead, and delayed ones stay.
+        The purge of SQS deletes messages in flight, too. So while there are any, ready messages are
+        received and deleted instead, and delayed ones stay.
         """
         await self._client.require()
         found = await self._queues.find(queue)
@@ -186,13 +186,13 @@ class SqsTransport(BaseTransport):
         return depth.total
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``. The numbers are approximate. Messages that are delayed in a FIFO queue
-        are ready or in flight."""
+        """The numbers are approximate. Delayed messages of a FIFO queue count as ready or in
+        flight."""
         await self._client.require()
         return await (await self._queues.find(queue)).depth()
 
     def job_topology(self, queue: str) -> Topology:
-        """See ``JobNaming``: the queue has its own name, as workers in other languages know it."""
+        """The queue has its plain name, which workers in other languages use."""
         dead_letters = DeadLetters(unhandled=False)
         return Topology("jobs", queues=[WorkQueue(queue, exact=True)], dead_letters=dead_letters)
 
@@ -201,6 +201,6 @@ class SqsTransport(BaseTransport):
         return [Finding("server", f"{self._address.where} answers")]
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Checking``: redrive policies, retention periods and delays that get in the way."""
+        """Checks redrive policies, retention periods and delays that interfere."""
         await self._client.require()
         return await check(self._queues, topology)

@@ -1,12 +1,12 @@
-"""How a message is written to SQS, and read back.
+"""Encodes messages for SQS, and decodes them.
 
-The body is the body of the message if it is text that SQS takes, else base64. Everything else is
-in one message attribute, ``matador``: a JSON object with ``id``, ``headers``, ``priority``,
-``orderingKey``, ``encoding`` (``base64`` or ``empty``; SQS takes no empty body), ``delay``, in
-seconds from the time it was sent, and ``deliveries``, those before a copy; what is empty is left
-out. SQS allows ten attributes, so headers
-cannot have one each. The four of a job do: ``job.id``, ``job.name``, ``job.maxAttempts`` and
-``job.createdAt`` are attributes of their own, which other programs read and write.
+The body is the body of the message if it is text that SQS accepts, otherwise base64. Everything
+else is in one message attribute, ``matador``: a JSON object with ``id``, ``headers``, ``priority``,
+``orderingKey``, ``encoding`` (``base64`` or ``empty``; SQS does not accept an empty body),
+``delay``, in seconds from the time it was sent, and ``deliveries``, the number of deliveries before
+a copy. Empty fields are left out. SQS allows ten attributes, so headers share this one. The four
+headers of a job do not: ``job.id``, ``job.name``, ``job.maxAttempts`` and ``job.createdAt`` are
+attributes of their own, which other programs read and write.
 
 Foreign messages are read, too: every attribute is a header. Whole numbers are numbers, binary
 values base64.
@@ -79,7 +79,7 @@ class SqsEntry(msgspec.Struct, frozen=True):
 
 
 class SqsContent(msgspec.Struct, frozen=True):
-    """The message in an entry; ``delay``: seconds after it was sent at which it is due."""
+    """The message in an entry; ``delay``: seconds from sending until it is due."""
 
     body: bytes
     headers: Headers
@@ -117,9 +117,9 @@ def size_of(attributes: Attributes) -> int:
 
 
 def written(message: Message, *, later: float = 0.0) -> SqsEntry:
-    """The entry for a message, without what concerns its queue.
+    """The entry for a message, without the fields that depend on the queue.
 
-    ``later``: the delay in seconds that receivers have to wait for, because SQS does not.
+    ``later``: the delay in seconds that receivers must enforce, because SQS does not.
 
     Raises:
         UnstorableError: a part of it cannot be encoded.
@@ -176,8 +176,8 @@ def _attribute(envelope: _Envelope) -> dict[str, Mapping[str, Any]]:
 
 
 def bare(body: str, attributes: Attributes, reason_header: str, reason: str) -> SqsEntry:
-    """A dead letter that fits wherever ``body`` did: of the attributes only the encoding is kept,
-    and the reason is cut to the room there is."""
+    """A dead letter that fits wherever ``body`` did: only the attribute of the encoding is kept,
+    and the reason is truncated to fit."""
     encoding = _read_envelope(attributes)[0].encoding
     clean = _ILLEGAL.sub("?", reason.encode("utf-8", "replace").decode())
     for kept in (clean, clean[:100], None):
@@ -189,7 +189,7 @@ def bare(body: str, attributes: Attributes, reason_header: str, reason: str) -> 
 
 
 def read(body: str, attributes: Attributes, group: str | None = None) -> SqsContent:
-    """The message in an entry, whoever has written it. Never fails."""
+    """The message in an entry, foreign ones included. Never fails."""
     envelope, problem = _read_envelope(attributes)
     headers: dict[str, str | int] = {
         name: _read_value(value) for name, value in attributes.items() if name != _OURS
@@ -244,7 +244,7 @@ def _written_body(body: bytes) -> tuple[str, Literal["text", "base64", "empty"]]
 
 
 def _native(kind: str, value: str | int) -> dict[str, str] | None:
-    """The attribute for a header; None if SQS would not take it or it would come back otherwise."""
+    """The attribute for a header; None if SQS would reject or change it."""
     if kind == "Number":
         fits = isinstance(value, int) and _WHOLE.fullmatch(str(value))
     else:
