@@ -417,7 +417,7 @@ async def test_a_reply_that_does_not_fit_is_replaced_by_one_that_says_so(
         asked.transport.refuses.append(TransportError("no such address"))
         await asked.send("big")
         await wait_for(lambda: asked.server.metrics().messages_succeeded == 2)
-        assert "its caller waits in vain: no such address" in caplog.text
+        assert "its caller will time out: no such address" in caplog.text
         assert await asked.letters() == []
 
 

@@ -68,7 +68,7 @@ async def test_what_a_step_raises_later_is_noted(caplog: pytest.LogCaptureFixtur
 
     await Deadline(0.01, "it").do(fail(), "try")
     go.set()
-    await wait_for(lambda: "left alone has failed: no" in caplog.text)
+    await wait_for(lambda: "an abandoned step has failed: no" in caplog.text)
 
 
 async def test_who_is_cancelled_cancels_the_step() -> None:
