@@ -21,6 +21,7 @@ from matador.model.text import lone_surrogate
 log = logging.getLogger("matador.codec")
 
 _DEFAULT_IMPORTANCE: Importance = "should-investigate"
+_IMPORTANCES: dict[str, Importance] = {choice: choice for choice in get_args(Importance)}
 _MOST_WARNINGS = 100
 _warned: set[str] = set()  # values from other programs; each is logged once per process
 _TEXTS = ("eventDescription", "originalQueue", "firstError", "lastError", "correlationId")
@@ -114,9 +115,8 @@ def readable_time(value: object) -> datetime | None:
 
 def importance_of(value: object) -> Importance:
     """An importance; the default, with a warning for each value, if it is unknown."""
-    for choice in get_args(Importance):
-        if value == choice:
-            return choice
+    if isinstance(value, str) and (known := _IMPORTANCES.get(value)) is not None:
+        return known
     text = ascii(value)[:40] if isinstance(value, str | int) else type(value).__name__
     if text not in _warned and len(_warned) < _MOST_WARNINGS:
         _warned.add(text)

@@ -146,7 +146,8 @@ class EventWay(WayIn):
             work = EventWork(delivery, _UNKNOWN, raw.id, docket.attempts, None, raw)
             return Refusal(delivery, self._unknown(raw), "unhandled", work)
         if docket.event_description is None:  # the headers of RabbitMQ do not carry it
-            raw = _noted(raw, event_description=route.event.description)
+            # Just decoded, so nothing else refers to it; a copy would cost a microsecond.
+            msgspec.structs.force_setattr(docket, "event_description", route.event.description)
         return EventWork(delivery, route, raw.id, docket.attempts, None, raw)
 
     def _decode_odd(self, delivery: Delivery) -> RawEnvelope:
