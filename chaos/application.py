@@ -116,7 +116,7 @@ class _Behaviour:
         except asyncio.CancelledError:
             finish("cut")
             raise
-        self._conclude(envelope, ctx, finish)
+        self._conclude(envelope, finish)
 
     def handle_in_thread(self, envelope: Envelope[Happened], ctx: SyncContext) -> None:
         handler = self._handler
@@ -126,7 +126,7 @@ class _Behaviour:
             time.sleep(_LOOK)
         for number in range(handler.steps):
             ctx.io(f"step-{number}", self._effect(envelope, f"step-{number}"))
-        self._conclude(envelope, ctx, finish)
+        self._conclude(envelope, finish)
 
     def _begin(
         self, envelope: Envelope[Happened], ctx: Context | SyncContext
@@ -148,7 +148,7 @@ class _Behaviour:
         )
         self._facts.write(start)
         if self._handler.death == "at-start":
-            self._die_if_deadly(envelope, ctx)
+            self._die_if_deadly(envelope)
 
         def finish(result: Result) -> None:
             self._facts.write(End(data.seq, name, pid, run, result, now()))
@@ -158,7 +158,6 @@ class _Behaviour:
     def _conclude(
         self,
         envelope: Envelope[Happened],
-        ctx: Context | SyncContext,
         finish: Callable[[Result], None],
     ) -> None:
         handler = self._handler
@@ -170,12 +169,17 @@ class _Behaviour:
             raise HandlerFailed("bad luck")
         finish("done")
         if handler.death == "after-effect":
-            self._die_if_deadly(envelope, ctx)
+            self._die_if_deadly(envelope)
 
-    def _die_if_deadly(self, envelope: Envelope[Happened], ctx: Context | SyncContext) -> None:
-        handler = self._handler
-        again = ctx.redelivered and not handler.always_deadly
-        if envelope.data.seq in handler.deadly and not again:
+    def _die_if_deadly(self, envelope: Envelope[Happened]) -> None:
+        """Kill the process, the first time or each time. A broker may count a delivery that no
+        handler has seen, so whether it is redelivered does not tell."""
+        handler, number = self._handler, envelope.data.seq
+        if number not in handler.deadly:
+            return
+        died = self._facts.folder / f"died-{handler.name}-{number}"
+        if handler.always_deadly or not died.exists():
+            died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _effect(self, envelope: Envelope[Happened], step: str) -> Callable[[], str]:

@@ -100,9 +100,14 @@ def now() -> int:
 
 
 class FactLog:
-    """Writes facts. Safe to use from several threads."""
+    """Writes facts. Safe to use from several threads.
+
+    Attributes:
+        folder: where it is.
+    """
 
     def __init__(self, path: Path) -> None:
+        self.folder = path.parent
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, *facts: Fact) -> None:

@@ -14,7 +14,7 @@ from tests.support.chaos import assert_holds
 pytestmark = [pytest.mark.chaos, pytest.mark.broker, pytest.mark.xdist_group("kafka")]
 
 
-@pytest.mark.parametrize("name", ["F4", "F8", "F10", "F26", "order", "share"])
+@pytest.mark.parametrize("name", ["F4", "F8", "F10", "F26", "order"])
 def test_holds(name: str, tmp_path: Path) -> None:
     (scenario,) = (one for one in CATALOGUE.all() if one.name == name)
     assert_holds(scenario, "kafka", tmp_path)
