@@ -11,10 +11,13 @@ from matador.spark.replay.send import rare_collections
 
 
 @pytest.fixture(autouse=True)
-def thresholds() -> Iterator[tuple[int, int, int]]:
+def collector() -> Iterator[None]:
+    """As a program begins with it: nothing is frozen, unlike in a run of all tests."""
     before = gc.get_threshold()
-    yield before
+    gc.unfreeze()
+    yield
     gc.set_threshold(*before)
+    gc.freeze()
 
 
 @pytest.mark.parametrize("own", [700, 0, 10_000_000], ids=["usual", "never", "rarer still"])
