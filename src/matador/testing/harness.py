@@ -205,7 +205,7 @@ class Harness:
                 elif loop.time() - silent_since > _SILENCE:
                     raise RpcTimeoutError(f"{what}: no reply, and nothing is left to be handled")
             if isinstance(task.exception(), RemoteError | None):
-                await wait_for(is_recorded, timeout=5, message=f"the attempt of {what}")
+                await wait_for(is_recorded, message=f"the attempt of {what}")
             return task.result()
         finally:
             task.cancel()

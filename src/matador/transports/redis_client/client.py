@@ -96,9 +96,11 @@ class ServerClient(ABC, Generic[AnyConnection]):
         try:
             if self.state.status == "connected":
                 await self._supervisor.connection.drain()
-            await self._supervisor.stop()
-        finally:
-            await self._drop()
+        finally:  # also if it is canceled: otherwise, the supervisor would connect again
+            try:
+                await self._supervisor.stop()
+            finally:
+                await self._drop()
 
     async def wait_connected(self) -> AnyConnection:
         """Wait for a connection.
